@@ -26,7 +26,7 @@ from penstock.services.cli.entry import run
 from penstock.services.host.data_folder import DataFolder, DataFolderLock
 from penstock.services.host.process import free_port
 from penstock.services.options import resolution
-from penstock.services.options.table import Options
+from penstock.services.options.table import PenstockOptions
 from penstock.storage.metadata import MetadataStore, PublishRequest
 from penstock.storage.sqlite_urls import sqlite_url
 
@@ -93,7 +93,7 @@ def test_options_that_the_running_penstock_does_not_have_are_refused(
     fill(data, str(data / "segments"), metadata_of(data))
     lock = DataFolderLock(DataFolder(data))
     lock.take()
-    options = Options(data_dir=data)
+    options = PenstockOptions(data_dir=data)
     DataFolder(data).children_options.write_text(resolution.to_json(options))
     words = ["backup", "--data-dir", str(data), str(tmp_path / "backup"), "--deep-storage"]
     try:

@@ -31,7 +31,7 @@ from penstock.indexing.worker.peon_task import TaskKinds
 from penstock.segments.deep_storage import DeepStore
 from penstock.services.api.broker_port import HttpBrokerPort
 from penstock.services.api.process_clients import HttpActionClient
-from penstock.services.options.table import Options
+from penstock.services.options.table import PenstockOptions
 from penstock.services.options.values import HostPort
 from penstock.services.readiness import Readiness
 from penstock.services.roles.peon import PeonRole
@@ -251,7 +251,7 @@ class PeonInThisProcess:
         self.notices = 0
         self._world, self._task_id = world, task_id
         self._folder = world.peons[task_id].folder
-        options = Options(
+        options = PenstockOptions(
             data_dir=world.folder, deep_storage=storage, spark_connect="sc://127.0.0.1:1"
         )
         self.role = PeonRole(options, overlord, "w", world.clock, self._notify)
@@ -331,7 +331,7 @@ def test_storage_that_answers_503_is_named_from_the_task_to_the_metric(
 
 def test_tasks_of_both_kinds_report_their_waits_to_the_worker(tmp_path: Path) -> None:
     told: list[int] = []
-    options = Options(data_dir=tmp_path, spark_connect="sc://127.0.0.1:1")
+    options = PenstockOptions(data_dir=tmp_path, spark_connect="sc://127.0.0.1:1")
     role = PeonRole(
         options, HostPort("127.0.0.1", 1), "w", VirtualClock(), lambda: told.append(len(told))
     )

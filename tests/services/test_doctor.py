@@ -15,7 +15,7 @@ from penstock.services import doctor
 from penstock.services.cli import exit_codes
 from penstock.services.cli.entry import run
 from penstock.services.host.data_folder import DataFolder
-from penstock.services.options.table import Options
+from penstock.services.options.table import PenstockOptions
 from penstock.services.options.values import HostPort
 from penstock.spark.connect import server
 from penstock.spark.connect.java import REMEDY, JavaRuntime
@@ -32,7 +32,7 @@ def without_java(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_doctor_says_each_mend_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without_java(monkeypatch)
-    found = doctor.examine(Options(data_dir=tmp_path), {}, SystemClock())
+    found = doctor.examine(PenstockOptions(data_dir=tmp_path), {}, SystemClock())
     java = next(one for one in found if one.subject == "Java")
     assert java.text == "Spark needs Java 17 or newer, and there is none"
     assert java.remedy == REMEDY
@@ -51,7 +51,8 @@ def test_doctor_checks_a_machine_whose_server_belongs_to_another_user(
 
     monkeypatch.setattr(Path, "read_text", refuse)
     found = {
-        one.subject: one for one in doctor.examine(Options(data_dir=tmp_path), {}, SystemClock())
+        one.subject: one
+        for one in doctor.examine(PenstockOptions(data_dir=tmp_path), {}, SystemClock())
     }
     assert found["Python"].passes
     assert found["server"].text.endswith("cannot be read (Permission denied)")
@@ -63,7 +64,7 @@ def test_doctor_checks_a_machine_whose_server_belongs_to_another_user(
 def test_doctor_starts_spark_as_up_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     anywhere = HostPort("127.0.0.1", 0)
     folder = tmp_path / "a b#ü%20%"
-    options = Options(
+    options = PenstockOptions(
         data_dir=folder,
         http=anywhere,
         broker_http=anywhere,
@@ -104,7 +105,7 @@ def test_doctor_makes_the_class_archive_for_which_no_stop_waits(
     monkeypatch.setattr(server, "SparkServer", Started)
     monkeypatch.setattr(server, "prepare_spark", prepare_spark)
     anywhere = HostPort("127.0.0.1", 0)
-    options = Options(
+    options = PenstockOptions(
         data_dir=tmp_path / "data", http=anywhere, broker_http=anywhere, broker_tcp=anywhere
     )
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
@@ -166,7 +167,7 @@ def test_doctor_refuses_a_data_folder_with_the_reason_that_up_gives(
     data.mkdir()
     damage(data)
     files = sorted(data.rglob("*"))
-    found = doctor.examine(Options(data_dir=data), {}, SystemClock())
+    found = doctor.examine(PenstockOptions(data_dir=data), {}, SystemClock())
     folder = next(one for one in found if one.subject == "data folder")
     assert sorted(data.rglob("*")) == files
     assert folder.verdict is doctor.DoctorVerdict.FAILED
@@ -177,13 +178,16 @@ def test_doctor_refuses_a_data_folder_with_the_reason_that_up_gives(
 @pytest.mark.parametrize(
     ("options", "client_file"),
     [
-        (Options(metadata_url="postgresql+psycopg://h/d"), None),
-        (Options(), '{"broker_http": "http://127.0.0.1:1"}'),
+        (PenstockOptions(metadata_url="postgresql+psycopg://h/d"), None),
+        (PenstockOptions(), '{"broker_http": "http://127.0.0.1:1"}'),
     ],
     ids=["metadata elsewhere", "a broker that runs alone"],
 )
 def test_doctor_accepts_segments_without_metadata_that_is_not_expected_beside_them(
-    options: Options, client_file: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: PenstockOptions,
+    client_file: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     without_java(monkeypatch)
     no_metadata(tmp_path)
@@ -199,7 +203,7 @@ def test_doctor_accepts_a_data_folder_that_is_new(
 ) -> None:
     without_java(monkeypatch)
     for data, text in ((tmp_path, "is empty"), (tmp_path / "data", "will be created")):
-        found = doctor.examine(Options(data_dir=data), {}, SystemClock())
+        found = doctor.examine(PenstockOptions(data_dir=data), {}, SystemClock())
         folder = next(one for one in found if one.subject == "data folder")
         assert folder.verdict is doctor.DoctorVerdict.OK
         assert text in folder.text
@@ -230,7 +234,7 @@ def test_doctor_gives_the_reason_why_queries_share_the_spark_of_tasks_or_not(
 ) -> None:
     without_java(monkeypatch)
     monkeypatch.setattr(doctor, "total_memory_bytes", lambda: total_bytes)
-    options = Options(data_dir=tmp_path, query_memory=query_memory)
+    options = PenstockOptions(data_dir=tmp_path, query_memory=query_memory)
     found = doctor.examine(options, {}, SystemClock())
     queries = next(one for one in found if one.subject == "queries")
     assert queries.verdict is verdict

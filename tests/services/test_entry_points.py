@@ -15,7 +15,7 @@ import pytest
 from penstock.services.host.restart_policy import RESTART_REQUESTED
 from penstock.services.host.signals import STOP_SIGNALS, SignalPipe
 from penstock.services.options import resolution
-from penstock.services.options.table import Options
+from penstock.services.options.table import PenstockOptions
 
 # The role itself is replaced: it starts a thread that dies, and would go on for long.
 DIES = """
@@ -74,7 +74,7 @@ def test_a_process_that_a_part_of_it_ends_asks_for_a_restart(
 ) -> None:
     """It ended as after a signal, and systemd did not start it again."""
     options = tmp_path / "options.json"
-    options.write_text(resolution.to_json(Options(data_dir=tmp_path / "data")))
+    options.write_text(resolution.to_json(PenstockOptions(data_dir=tmp_path / "data")))
     (tmp_path / "data" / "log").mkdir(parents=True)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         given = ["--options", str(options), "--parent", str(os.getpid())]
@@ -115,7 +115,7 @@ def test_a_process_one_of_whose_threads_dies_ends_with_its_exit_code(
 ) -> None:
     """It went on, without what that thread does."""
     options = tmp_path / "options.json"
-    options.write_text(resolution.to_json(Options(data_dir=tmp_path / "data")))
+    options.write_text(resolution.to_json(PenstockOptions(data_dir=tmp_path / "data")))
     (tmp_path / "data" / "log").mkdir(parents=True)
     given = ["--options", str(options), "--parent", str(os.getpid())]
     if entry == "role":

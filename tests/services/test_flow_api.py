@@ -23,7 +23,7 @@ from penstock.flow.user_modules import FlowModules
 from penstock.flow.write_guard import WriteGuard
 from penstock.services.api.asgi import application
 from penstock.services.api.flow import FlowRoutes
-from penstock.services.options.table import Options
+from penstock.services.options.table import PenstockOptions
 from penstock.services.roles.flow import own_places, program_places
 from penstock.storage.disk import OsFileSystem
 
@@ -297,7 +297,7 @@ def test_a_listed_module_is_imported_at_apply_and_not_before(tmp_path: Path, evi
 
 
 def test_files_of_penstock_outside_of_its_data_folder_are_kept_from_flows(tmp_path: Path) -> None:
-    options = Options(
+    options = PenstockOptions(
         data_dir=tmp_path / "data",
         deep_storage=f"file://{tmp_path}/deep%20storage",
         task_logs="s3://bucket/logs",

@@ -18,7 +18,7 @@ from penstock.flow.repository.state import RepositoryState
 from penstock.flow.write_guard import WRITE_GUARD
 from penstock.services.host.permissions import private_data_folder
 from penstock.services.membership.membership import BrokerFinder
-from penstock.services.options.table import Options
+from penstock.services.options.table import PenstockOptions
 from penstock.services.roles import flow
 from penstock.services.roles.runtime import RoleContext
 
@@ -34,7 +34,7 @@ class Process:
         self.is_waiting = threading.Event()
         self.alerts = KeptEvents()
         self.listener = socket.create_server(("127.0.0.1", 0))
-        options = Options(data_dir=folder)
+        options = PenstockOptions(data_dir=folder)
         private_data_folder(options)
         self.context = RoleContext(
             name="flow",

@@ -32,7 +32,7 @@ from penstock.services.api.asgi import application
 from penstock.services.host.process import listen
 from penstock.services.http_client import JsonClient
 from penstock.services.http_server import HttpServer, api_error, api_guard
-from penstock.services.options.table import Options
+from penstock.services.options.table import PenstockOptions
 from penstock.services.options.values import HostPort
 from penstock.testing.clock import VirtualClock
 
@@ -286,7 +286,7 @@ from penstock.core.clock import SystemClock
 from penstock.services.api.asgi import application
 from penstock.services.host.process import listen
 from penstock.services.http_server import HttpServer, api_guard
-from penstock.services.options.table import Options
+from penstock.services.options.table import PenstockOptions
 from penstock.services.options.values import HostPort
 
 async def take(request):
@@ -296,7 +296,7 @@ logging.basicConfig()
 resource.setrlimit(resource.RLIMIT_NOFILE, ({DESCRIPTORS}, {DESCRIPTORS}))
 app = application([Route("/task", take, methods=["POST"])], token="s")
 server = HttpServer(
-    app, listen(HostPort("127.0.0.1", 0), "--http"), api_guard(Options(), SystemClock())
+    app, listen(HostPort("127.0.0.1", 0), "--http"), api_guard(PenstockOptions(), SystemClock())
 )
 server.start()
 print(server.port, flush=True)
@@ -422,7 +422,7 @@ def test_requests_with_an_unclear_host_are_refused(port: Port, raw: bytes) -> No
 
 
 def test_roles_reach_each_other_by_the_addresses_that_are_told() -> None:
-    options = Options(http=HostPort("0.0.0.0", 0), allowed_hosts=("penstock.example",))
+    options = PenstockOptions(http=HostPort("0.0.0.0", 0), allowed_hosts=("penstock.example",))
     port = Port(api_guard(options, VirtualClock()))
     try:
         for host in ("127.0.0.1", "localhost"):

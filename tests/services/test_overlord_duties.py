@@ -13,7 +13,7 @@ from penstock.indexing.overlord.duties import DutyTools
 from penstock.indexing.overlord.task_index import TaskIndex
 from penstock.mailbox.lanes import ThreadLanes
 from penstock.segments.deep_storage import DeepStore
-from penstock.services.options.table import Options
+from penstock.services.options.table import PenstockOptions
 from penstock.services.roles.overlord import duties_of
 from penstock.storage.metadata import MetadataStore, PublishRequest, SegmentRow, segment_id
 from penstock.testing.clock import VirtualClock
@@ -36,7 +36,7 @@ def test_unused_segments_are_deleted_only_if_it_is_asked_for(tmp_path, after, le
     tools = DutyTools(
         metadata, lockboxes, TaskIndex(), lambda _task: Future(), Future, clock, lambda: "x"
     )
-    options = Options(kill_unused_after=after)
+    options = PenstockOptions(kill_unused_after=after)
     for duty in duties_of(options, DeepStore(str(tmp_path / "deep")), tools):
         duty.run()
     assert len(metadata.segments.every()) == left

@@ -28,7 +28,7 @@ from penstock.services.host.permissions import (
     private_data_folder,
 )
 from penstock.services.membership.membership import BrokerFinder
-from penstock.services.options.table import Options
+from penstock.services.options.table import PenstockOptions
 from penstock.services.roles import flow
 from penstock.services.roles.runtime import RoleContext
 from penstock.storage.disk import OsFileSystem
@@ -99,7 +99,7 @@ def open_entries(data: Path) -> list[str]:
 def test_what_is_created_is_for_its_user_alone(home: Path, umask: int) -> None:
     os.umask(umask)
     data = home / "data"
-    private_data_folder(Options(data_dir=data))
+    private_data_folder(PenstockOptions(data_dir=data))
     fill(data)
     assert open_entries(data) == []
     # Of the database and its log, too, while they are open.
@@ -108,7 +108,7 @@ def test_what_is_created_is_for_its_user_alone(home: Path, umask: int) -> None:
 
 
 def test_children_inherit_it(home: Path) -> None:
-    private_data_folder(Options(data_dir=home / "data"))
+    private_data_folder(PenstockOptions(data_dir=home / "data"))
     made = home / "made"
     code = "import sys; open(sys.argv[1], 'w').close()"
     subprocess.run([sys.executable, "-c", code, str(made)], check=True)
@@ -126,7 +126,7 @@ def test_an_old_folder_is_closed(home: Path) -> None:
     (data / "format.json").write_text('{"format": 1}')
     data.chmod(0o777)
     assert as_other("cat", str(data / "metadata.db"))
-    private_data_folder(Options(data_dir=data))
+    private_data_folder(PenstockOptions(data_dir=data))
     for file in data.rglob("*"):
         assert not as_other("ls", str(file)), file
     assert mode(data) == 0o700
@@ -141,7 +141,7 @@ def test_a_part_on_another_disk_is_closed_too(home: Path) -> None:
     data.mkdir()
     (data / "format.json").write_text('{"format": 1}')
     (data / "topics").symlink_to(disk)
-    private_data_folder(Options(data_dir=data))
+    private_data_folder(PenstockOptions(data_dir=data))
     assert mode(disk) == 0o700
 
 
@@ -149,10 +149,10 @@ def test_a_part_on_another_disk_is_closed_too(home: Path) -> None:
 def test_segments_are_opened_to_one_group_alone(home: Path) -> None:
     data = home / "data"
     os.umask(0o077)
-    private_data_folder(Options(data_dir=data))
+    private_data_folder(PenstockOptions(data_dir=data))
     fill(data)  # before the group was given
     old = push(data, "old")
-    private_data_folder(Options(data_dir=data, segments_group=str(GROUP)))
+    private_data_folder(PenstockOptions(data_dir=data, segments_group=str(GROUP)))
     until(lambda: (data / "run" / "segments-group").read_text().startswith("done "))
     new = push(data, "new")
     for file in (old, new):
@@ -169,41 +169,43 @@ def test_segments_are_opened_to_one_group_alone(home: Path) -> None:
     assert mode(data) == 0o710
 
     # Without the option everything is closed again.
-    private_data_folder(Options(data_dir=data))
+    private_data_folder(PenstockOptions(data_dir=data))
     assert not as_other("cat", str(new), groups=str(GROUP))
 
 
 def test_a_start_makes_the_folder_of_a_local_deep_storage(
     home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    make_deep_storage(Options(data_dir=home / "data"))
+    make_deep_storage(PenstockOptions(data_dir=home / "data"))
     assert (home / "data" / "segments").is_dir()
-    make_deep_storage(Options(data_dir=home / "data", deep_storage=f"file://{home}/a%20b/deep"))
+    make_deep_storage(
+        PenstockOptions(data_dir=home / "data", deep_storage=f"file://{home}/a%20b/deep")
+    )
     assert (home / "a b" / "deep").is_dir()
-    make_deep_storage(Options(data_dir=home / "data", deep_storage="s3://lake/segments"))
+    make_deep_storage(PenstockOptions(data_dir=home / "data", deep_storage="s3://lake/segments"))
     (home / "file").touch()
-    make_deep_storage(Options(data_dir=home / "data", deep_storage=f"{home}/file/deep"))
+    make_deep_storage(PenstockOptions(data_dir=home / "data", deep_storage=f"{home}/file/deep"))
     assert "cannot create" in caplog.text, "readiness tells it; the start goes on to there"
 
 
 @needs_root
 def test_segments_elsewhere_are_opened_and_closed(home: Path) -> None:
     data, elsewhere = home / "data", home / "deep"
-    grouped = Options(data_dir=data, deep_storage=str(elsewhere), segments_group=str(GROUP))
+    grouped = PenstockOptions(data_dir=data, deep_storage=str(elsewhere), segments_group=str(GROUP))
     private_data_folder(grouped)
     assert (mode(elsewhere), elsewhere.stat().st_gid) == (0o2750, GROUP)
     assert mode(data) == 0o700
     marker = data / "run" / "segments-group"
     until(lambda: marker.read_text().startswith("done "))
-    private_data_folder(Options(data_dir=data, deep_storage=str(elsewhere)))
+    private_data_folder(PenstockOptions(data_dir=data, deep_storage=str(elsewhere)))
     assert mode(elsewhere) == 0o700
     assert not marker.exists()
 
 
 def test_a_group_that_cannot_be_used_is_refused(home: Path) -> None:
     with pytest.raises(InvalidRequest, match="no such group"):
-        private_data_folder(Options(data_dir=home / "d", segments_group="no-such-group"))
-    remote = Options(data_dir=home / "d", segments_group="0", deep_storage="s3://bucket/x")
+        private_data_folder(PenstockOptions(data_dir=home / "d", segments_group="no-such-group"))
+    remote = PenstockOptions(data_dir=home / "d", segments_group="0", deep_storage="s3://bucket/x")
     with pytest.raises(InvalidRequest, match="set the permissions in that store"):
         private_data_folder(remote)
     assert not (home / "d").exists()
@@ -214,9 +216,10 @@ def test_a_group_of_others_is_refused(home: Path) -> None:
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from penstock.services.options.table import Options\n"
+        "from penstock.services.options.table import PenstockOptions\n"
         "from penstock.services.host.permissions import private_data_folder\n"
-        "private_data_folder(Options(data_dir=Path(sys.argv[1]), segments_group=sys.argv[2]))\n"
+        "options = PenstockOptions(data_dir=Path(sys.argv[1]), segments_group=sys.argv[2])\n"
+        "private_data_folder(options)\n"
     )
     data = home / "data"
     data.mkdir()
@@ -233,7 +236,7 @@ def test_the_flow_makes_its_folder_for_its_user_also_under_the_umask_for_a_group
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flow, "collect_for_flows", lambda: None)
-    options = Options(data_dir=home / "data")
+    options = PenstockOptions(data_dir=home / "data")
     private_data_folder(options)
     os.umask(GROUP_UMASK)
     with socket.socket() as listener:
@@ -256,7 +259,7 @@ def test_a_start_that_fails_behind_the_flow_ends_it_in_order(
         raise OSError("the device reports an I/O error")
 
     monkeypatch.setattr(flow, "collect_for_flows", lambda: None)
-    options = Options(data_dir=home / "data")
+    options = PenstockOptions(data_dir=home / "data")
     folder = private_data_folder(options)
     (folder.tmp / "flow" / "1").mkdir(parents=True)
     with socket.socket() as listener:

@@ -78,7 +78,7 @@ def test_the_options_are_told_without_their_secrets() -> None:
         "worker-capacity=7",
     ):
         assert shown in line
-    assert options_line(table.Options()) == "options: the defaults"
+    assert options_line(table.PenstockOptions()) == "options: the defaults"
 
 
 def test_a_password_with_a_slash_is_hidden_whole() -> None:

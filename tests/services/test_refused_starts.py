@@ -20,13 +20,13 @@ from penstock.services.host import up as up_module
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.process import listen
 from penstock.services.host.up import up
-from penstock.services.options.table import Options
+from penstock.services.options.table import PenstockOptions
 from penstock.services.options.values import HostPort
 from penstock.storage.disk import OsFileSystem
 
 
 @pytest.fixture
-def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
+def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PenstockOptions:
     # Otherwise a start that is wrongly accepted would launch processes, and the test's log would
     # be replaced by a file.
     monkeypatch.setattr(up_module, "log_to_file", lambda _path: None)
@@ -35,14 +35,16 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
     folder = DataFolder(tmp_path / "data")
     folder.prepare()
     anywhere = HostPort("127.0.0.1", 0)
-    return Options(data_dir=folder.path, http=anywhere, broker_http=anywhere, broker_tcp=anywhere)
+    return PenstockOptions(
+        data_dir=folder.path, http=anywhere, broker_http=anywhere, broker_tcp=anywhere
+    )
 
 
-def start(options: Options) -> None:
+def start(options: PenstockOptions) -> None:
     up(options, {"PATH": os.environ["PATH"]}, SystemClock(), lambda _line: None)
 
 
-def test_a_broker_that_runs_alone_keeps_its_addresses(given: Options) -> None:
+def test_a_broker_that_runs_alone_keeps_its_addresses(given: PenstockOptions) -> None:
     folder = DataFolder(given.data_dir)
     addresses = {"pid": 4321, "broker_http": "http://127.0.0.1:4151"}
     folder.write_client_file(addresses)
@@ -54,7 +56,9 @@ def test_a_broker_that_runs_alone_keeps_its_addresses(given: Options) -> None:
     assert folder.read_client_file() == addresses
 
 
-def test_a_start_without_its_port_keeps_the_addresses_of_another_server(given: Options) -> None:
+def test_a_start_without_its_port_keeps_the_addresses_of_another_server(
+    given: PenstockOptions,
+) -> None:
     folder = DataFolder(given.data_dir)
     folder.write_client_file({"pid": 4321})
     with listen(HostPort("127.0.0.1", 0), "--http") as taken:
@@ -65,7 +69,7 @@ def test_a_start_without_its_port_keeps_the_addresses_of_another_server(given: O
 
 
 @pytest.mark.parametrize("second", ["broker_http", "broker_tcp"])
-def test_two_options_with_one_port_are_named(given: Options, second: str) -> None:
+def test_two_options_with_one_port_are_named(given: PenstockOptions, second: str) -> None:
     with listen(HostPort("127.0.0.1", 0), "--http") as free:
         port = HostPort("127.0.0.1", free.getsockname()[1])
     options = dataclasses.replace(given, http=port, **{second: port})  # type: ignore[arg-type]
@@ -74,7 +78,7 @@ def test_two_options_with_one_port_are_named(given: Options, second: str) -> Non
         start(options)
 
 
-def test_two_options_may_have_one_port_of_different_hosts(given: Options) -> None:
+def test_two_options_may_have_one_port_of_different_hosts(given: PenstockOptions) -> None:
     """If another program has one of the addresses, the options are not why."""
     with socket.create_server(("127.0.0.2", 0)) as taken:
         port = taken.getsockname()[1]
@@ -90,7 +94,7 @@ def test_two_options_may_have_one_port_of_different_hosts(given: Options) -> Non
 
 @pytest.mark.parametrize("store", ["deep_storage", "task_logs"])
 def test_a_store_whose_package_is_missing_is_refused_before_anything_is_made(
-    given: Options, store: str, monkeypatch: pytest.MonkeyPatch
+    given: PenstockOptions, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote_files, "find_spec", lambda _package: None)
     folder = given.data_dir.parent / "new"
@@ -107,8 +111,8 @@ def test_the_check_of_the_stores_does_not_import_their_packages() -> None:
     script = (
         "import sys\n"
         "from penstock.services.host.up import require_store_packages\n"
-        "from penstock.services.options.table import Options\n"
-        "require_store_packages(Options(deep_storage='s3://a', task_logs='simplecache::s3://b'))\n"
+        "from penstock.services.options.table import PenstockOptions\n"
+        "require_store_packages(PenstockOptions(deep_storage='s3://a', task_logs='simplecache::s3://b'))\n"
         "print('s3fs' in sys.modules, 'botocore' in sys.modules)"
     )
     done = subprocess.run(

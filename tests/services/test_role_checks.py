@@ -22,7 +22,7 @@ from penstock.core.errors import (
 from penstock.core.waits import DependencyWait
 from penstock.indexing.engine import EngineUnavailable
 from penstock.services.emitter.factory import service_emitter
-from penstock.services.options.table import Options
+from penstock.services.options.table import PenstockOptions
 from penstock.services.readiness import Check, Readiness
 from penstock.services.roles import flow, overlord, router, worker
 from penstock.services.roles.runtime import RoleContext
@@ -60,7 +60,9 @@ def silent_port() -> Iterator[int]:
 
 
 def checks_of(role: str, folder: Path, spark_port: int) -> dict[str, Check]:
-    options = Options(data_dir=folder, spark_connect=f"sc://localhost:{spark_port}/;token=secret")
+    options = PenstockOptions(
+        data_dir=folder, spark_connect=f"sc://localhost:{spark_port}/;token=secret"
+    )
     folder.mkdir(exist_ok=True)
     MetadataStore.open(options.metadata_address).close()
     (folder / "segments").mkdir()

@@ -13,7 +13,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import Closed
 from penstock.core.threads import OnDeath
 from penstock.services.lifecycle import Lifecycle
-from penstock.services.options.table import Options
+from penstock.services.options.table import PenstockOptions
 from penstock.services.roles.mailbox import role_mailbox
 from penstock.services.roles.runtime import RoleContext
 
@@ -27,7 +27,7 @@ class Process:
         self.listener = socket.socket()
         self.context = RoleContext(
             name="overlord",
-            options=Options(data_dir=folder),
+            options=PenstockOptions(data_dir=folder),
             clock=SystemClock(),
             listener=self.listener,
             report_ready=lambda: None,

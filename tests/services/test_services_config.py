@@ -10,7 +10,7 @@ import pytest
 from penstock.broker.options import BrokerOptions
 from penstock.core.errors import InvalidRequest
 from penstock.services.options import resolution, table
-from penstock.services.options.table import Options
+from penstock.services.options.table import PenstockOptions
 from penstock.services.options.values import HostPort
 from penstock.services.roles import broker
 from penstock.storage.sqlite_urls import sqlite_path
@@ -40,9 +40,11 @@ def test_command_line_beats_variables_beat_file_beats_defaults(tmp_path: Path) -
 
 def test_the_default_metadata_url_names_a_file_in_the_data_folder(tmp_path: Path) -> None:
     folder = tmp_path / "x%20y%41#ü"
-    assert sqlite_path(Options(data_dir=folder).metadata_address) == str(folder / "metadata.db")
+    assert sqlite_path(PenstockOptions(data_dir=folder).metadata_address) == str(
+        folder / "metadata.db"
+    )
     given = "sqlite:////a%20b/m.db"
-    assert Options(data_dir=folder, metadata_url=given).metadata_address == given
+    assert PenstockOptions(data_dir=folder, metadata_url=given).metadata_address == given
 
 
 @pytest.mark.parametrize(
@@ -54,7 +56,7 @@ def test_the_default_metadata_url_names_a_file_in_the_data_folder(tmp_path: Path
     ],
 )
 def test_a_file_url_of_the_log_store_is_decoded(given: str, address: str) -> None:
-    assert Options(task_logs=given).task_logs_address == address
+    assert PenstockOptions(task_logs=given).task_logs_address == address
 
 
 def test_the_data_folder_of_a_variable_holds_the_file(tmp_path: Path) -> None:
@@ -116,7 +118,7 @@ def test_mistakes_in_variables_and_on_the_command_line() -> None:
 
 def test_variables_of_others_are_left_alone() -> None:
     environment = {"PENSTOCK_SERVICE_HOST": "10.0.0.1", "PENSTOCK_PORT": "tcp://10.0.0.1:80"}
-    assert resolution.resolve({}, environment) == Options()
+    assert resolution.resolve({}, environment) == PenstockOptions()
 
 
 @pytest.mark.parametrize(

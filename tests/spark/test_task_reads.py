@@ -18,7 +18,7 @@ from penstock.indexing.source.folder import FolderSupplier
 from penstock.indexing.specs.input_formats import TsvFormat
 from penstock.indexing.specs.inputs import ExternTable, InputSource
 from penstock.services.host.private_files import read_guard
-from penstock.services.options.table import Options
+from penstock.services.options.table import PenstockOptions
 from penstock.spark.batch.input.file_finder import FileFinder
 from penstock.spark.batch.input.open_files import opened
 from penstock.spark.batch.input.splits import InputFile
@@ -41,7 +41,7 @@ def data(tmp_path: Path) -> Iterator[Path]:
         (folder / file).write_text("secret\n")
     for file in ("token", "key.pem", "options.toml", "shared"):
         (tmp_path / file).write_text("secret\n")
-    options = Options(
+    options = PenstockOptions(
         data_dir=folder,
         token_file=tmp_path / "token",
         tls_key=tmp_path / "key.pem",

@@ -27,7 +27,7 @@ from penstock.core.errors import PenstockError
 from penstock.services.http_client import JsonClient
 from penstock.services.membership.leases import LeaseDirectory, LeaseView
 from penstock.services.membership.membership import BrokerFinder
-from penstock.services.options.table import Options
+from penstock.services.options.table import PenstockOptions
 from penstock.storage.metadata import MetadataStore
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def test_roles_find_a_broker_on_any_port_and_nothing_blocks_their_loops(
 
         until("the advice", lambda: "--broker-http" in json.dumps(status()))
         roles.start_broker()
-        finder = BrokerFinder(Options(data_dir=roles.folder), directory)
+        finder = BrokerFinder(PenstockOptions(data_dir=roles.folder), directory)
         first = until("a broker", finder.http)
         with BrokerClient(first.url) as broker:
             broker.create_topic("clicks", 1)
@@ -227,5 +227,5 @@ def _broker_of(router: JsonClient) -> object:
 
 
 def _store(folder: Path) -> closing[MetadataStore]:
-    options = Options(data_dir=folder)
+    options = PenstockOptions(data_dir=folder)
     return closing(MetadataStore.open(options.metadata_address, clock=SystemClock()))

@@ -25,7 +25,7 @@ from penstock.services.host.host_plan import spark_cache_folder, trial_options
 from penstock.services.host.memory import query_spark
 from penstock.services.host.process import listen
 from penstock.services.http_client import JsonClient
-from penstock.services.options.table import Options
+from penstock.services.options.table import PenstockOptions
 from penstock.services.options.values import HostPort
 from penstock.spark.connect.java import REMEDY, find_java
 
@@ -71,7 +71,9 @@ class Finding:
         }
 
 
-def examine(options: Options, environment: Mapping[str, str], clock: Clock) -> list[Finding]:
+def examine(
+    options: PenstockOptions, environment: Mapping[str, str], clock: Clock
+) -> list[Finding]:
     """Run every check."""
     running: Mapping[str, object] | None = None
     unreadable: list[Finding] = []
@@ -139,7 +141,7 @@ def _python() -> Finding:
     return Finding("Python", DoctorVerdict.OK, text)
 
 
-def _java(options: Options, environment: Mapping[str, str]) -> Finding:
+def _java(options: PenstockOptions, environment: Mapping[str, str]) -> Finding:
     if options.spark_connect:
         return Finding("Java", DoctorVerdict.OK, f"not needed: Spark is at {options.spark_connect}")
     with tempfile.TemporaryDirectory(prefix="penstock-doctor-") as shim:
@@ -155,7 +157,10 @@ def _java(options: Options, environment: Mapping[str, str]) -> Finding:
 
 
 def _start_of_spark(
-    options: Options, environment: Mapping[str, str], clock: Clock, before: Sequence[Finding]
+    options: PenstockOptions,
+    environment: Mapping[str, str],
+    clock: Clock,
+    before: Sequence[Finding],
 ) -> Finding:
     """Start Spark as `penstock up` does, in a temporary folder next to the data folder.
 
@@ -263,7 +268,7 @@ def _memory(meminfo: Path) -> Finding:
     return Finding("memory", DoctorVerdict.OK, text)
 
 
-def _queries(options: Options, total_bytes: int | None) -> Finding:
+def _queries(options: PenstockOptions, total_bytes: int | None) -> Finding:
     found = query_spark(options, total_bytes)
     if found.is_warning:
         remedy = (
@@ -273,7 +278,7 @@ def _queries(options: Options, total_bytes: int | None) -> Finding:
     return Finding("queries", DoctorVerdict.OK, found.reason)
 
 
-def _data_folder(options: Options, *, needs_metadata: bool) -> Finding:
+def _data_folder(options: PenstockOptions, *, needs_metadata: bool) -> Finding:
     subject = "data folder"
     path = options.data_dir.absolute()
     try:
@@ -311,7 +316,7 @@ def _existing_parent(path: Path) -> Path:
     return next((parent for parent in path.parents if parent.exists()), Path("/"))
 
 
-def _disk(options: Options) -> Finding:
+def _disk(options: PenstockOptions) -> Finding:
     path = options.data_dir.absolute()
     free = shutil.disk_usage(path if path.exists() else _existing_parent(path)).free
     text = f"{free / (1 << 30):.1f} GiB free"

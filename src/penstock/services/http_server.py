@@ -25,7 +25,7 @@ from penstock.core.errors import Unavailable
 from penstock.core.loop_stalls import watched_loop
 from penstock.core.loop_tasks import watch_loop
 from penstock.core.threads import OwnedThread
-from penstock.services.options.table import Options
+from penstock.services.options.table import PenstockOptions
 
 _START_TIMEOUT_S = 10.0
 
@@ -52,7 +52,7 @@ def api_error(refusal: HttpRefusal) -> bytes:
     return orjson.dumps({"error": refusal.detail, "errorCode": code})
 
 
-def api_guard(options: Options, clock: Clock) -> HttpGuard:
+def api_guard(options: PenstockOptions, clock: Clock) -> HttpGuard:
     """Return the guard of an API port for these options."""
     policy = HostPolicy.of_addresses([options.http.host], options.allowed_hosts)
     return HttpGuard(policy, clock, api_error)

@@ -20,7 +20,7 @@ from penstock.services.cli.context import CLI
 from penstock.services.cli.output import Bars, echo, print_json, print_rows, progress_bars, warn
 from penstock.services.host.data_folder import FORMAT_FILE, DataFolder, DataFolderLock
 from penstock.services.options import resolution
-from penstock.services.options.table import Options, local_path
+from penstock.services.options.table import PenstockOptions, local_path
 from penstock.storage.disk import OsFileSystem
 from penstock.storage.sqlite_urls import sqlite_path, sqlite_url
 
@@ -101,7 +101,7 @@ def backup(
         raise typer.Exit(exit_codes.FAILED)
 
 
-def _options_of(deep_storage: str | None, metadata_url: str | None) -> Options:
+def _options_of(deep_storage: str | None, metadata_url: str | None) -> PenstockOptions:
     """Return the options of the Penstock running in the folder; if none runs, the given ones."""
     given = CLI.options(deep_storage=deep_storage, metadata_url=metadata_url)
     running = _running_options()
@@ -161,7 +161,7 @@ def restore(
 
 
 def _restore(
-    options: Options, folder: Path, given: Mapping[str, str | None], *, as_json: bool
+    options: PenstockOptions, folder: Path, given: Mapping[str, str | None], *, as_json: bool
 ) -> None:
     from penstock.services.backup.restore import Restore, RestoreTarget  # noqa: PLC0415 - slow to import, not for every command
 
@@ -198,7 +198,7 @@ def _restore(
         echo(f"start it with {CLI.start_command(data_dir, given)}")
 
 
-def _rebuild(options: Options, *, skip_unknown: bool, as_json: bool) -> None:
+def _rebuild(options: PenstockOptions, *, skip_unknown: bool, as_json: bool) -> None:
     from penstock.services.backup.rebuild import rebuild_metadata  # noqa: PLC0415 - slow to import, not for every command
     from penstock.storage.metadata.backends.sqlite import fold_log_in  # noqa: PLC0415 - slow to import, not for every command
 
@@ -239,13 +239,13 @@ def _rebuild(options: Options, *, skip_unknown: bool, as_json: bool) -> None:
         warn(f"penstock: {sentence}")
 
 
-def require_metadata(options: Options) -> None:
+def require_metadata(options: PenstockOptions) -> None:
     """Refuse a data folder whose metadata is lost; see `DataFolder.require_metadata`."""
     if options.metadata_url is None:
         DataFolder(options.data_dir.absolute()).require_metadata()
 
 
-def _running_options() -> Options | None:
+def _running_options() -> PenstockOptions | None:
     """Return the options of the Penstock running in the data folder, None if none runs."""
     folder = DataFolder(CLI.options().data_dir.absolute())
     if folder.live_holder() is None:

@@ -18,7 +18,7 @@ from penstock.core.errors import InvalidRequest, NotReachable, Unavailable
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.http_client import COMMAND_LINE, JsonClient
 from penstock.services.options import resolution
-from penstock.services.options.table import Options
+from penstock.services.options.table import PenstockOptions
 from penstock.services.options.values import HostPort
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class CommandOptions:
     config_file: Path | None = None
     debug: bool = False
 
-    def options(self, **more: object) -> Options:
+    def options(self, **more: object) -> PenstockOptions:
         """Resolve the options.
 
         Raises:
@@ -100,7 +100,7 @@ class CommandOptions:
     def api_url(self) -> str:
         """Return the URL of the API."""
         named = self.url or os.environ.get("PENSTOCK_URL")
-        return named or self._found("http", self.options().http, Options().http)
+        return named or self._found("http", self.options().http, PenstockOptions().http)
 
     def api(self, timeout_s: float = 30.0) -> JsonClient:
         """Return a client of the API."""
@@ -127,7 +127,7 @@ class CommandOptions:
                 )
             return broker
         return self._found(
-            "broker_http", self.options().broker_http_address, Options().broker_http_address
+            "broker_http", self.options().broker_http_address, PenstockOptions().broker_http_address
         )
 
 

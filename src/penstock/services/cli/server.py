@@ -29,7 +29,7 @@ from penstock.services.cli.server_options import Config, DataDir, takes_options
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.process import end_on_thread_death, leave
 from penstock.services.options.resolution import CONFIG_VARIABLE
-from penstock.services.options.table import Options
+from penstock.services.options.table import PenstockOptions
 
 internal_app = typer.Typer(help="Commands for Penstock's own processes.")
 
@@ -57,7 +57,7 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(internal_app, name="internal", hidden=True)
 
 
-def _resolve(config: Path | None, given: Mapping[str, str | None]) -> Options:
+def _resolve(config: Path | None, given: Mapping[str, str | None]) -> PenstockOptions:
     CLI.config_file = config or CLI.config_file
     if named := CLI.config_file or os.environ.get(CONFIG_VARIABLE):
         # For this process and its children, because flows must not change the file.

@@ -29,7 +29,7 @@ from penstock.services.emitter.emitter import (
 from penstock.services.emitter.http_batches import BatchOptions
 from penstock.services.emitter.http_sink import Framing, HttpByFeedSink, HttpSink, HttpSinkOptions
 from penstock.services.emitter.log_sink import LogSink
-from penstock.services.options.table import Options
+from penstock.services.options.table import PenstockOptions
 
 # Labels create time series, so only dimensions with few values become labels.
 LABELS: Final = ("type", "status", "success", "severity", "taskType", "taskStatus")
@@ -117,7 +117,7 @@ logger = logging.getLogger(__name__)
 
 
 def service_emitter(
-    options: Options,
+    options: PenstockOptions,
     clock: Clock,
     service: str,
     dimensions: Mapping[str, object] | None = None,
@@ -145,7 +145,7 @@ def stop_emitter(emitter: ServiceEmitter) -> None:
         logger.warning("the last events are lost: %s", error)
 
 
-def make_sink(options: Options, clock: Clock) -> EventSink:
+def make_sink(options: PenstockOptions, clock: Clock) -> EventSink:
     """Return the sink of a process's events.
 
     Raises:
@@ -166,7 +166,7 @@ def make_sink(options: Options, clock: Clock) -> EventSink:
     return SwitchingSink(by_feed, default) if by_feed else ComposingSink(default)
 
 
-def _sink(name: str, options: Options, clock: Clock) -> EventSink:
+def _sink(name: str, options: PenstockOptions, clock: Clock) -> EventSink:
     if name == "log":
         level = logging.getLevelNamesMapping()[options.emitter_log_level.upper()]
         return LogSink(clock, level, options.emitter_log_metrics or None)
@@ -175,7 +175,7 @@ def _sink(name: str, options: Options, clock: Clock) -> EventSink:
     return _http_sink(options, clock)
 
 
-def _http_sink(options: Options, clock: Clock) -> EventSink:
+def _http_sink(options: PenstockOptions, clock: Clock) -> EventSink:
     if options.emitter_url is None:
         raise InvalidRequest("the http emitter needs --emitter-url")
 

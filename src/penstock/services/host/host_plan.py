@@ -30,7 +30,7 @@ from penstock.services.host.permissions import hadoop_umask
 from penstock.services.host.process import ChildCommand, free_port, is_free, listen
 from penstock.services.host.restart_policy import ENDS_BEFORE_READY_MAX, FLOW_ENDS_MAX
 from penstock.services.options import resolution
-from penstock.services.options.table import VARIABLE_PREFIX, Options, local_path
+from penstock.services.options.table import VARIABLE_PREFIX, PenstockOptions, local_path
 from penstock.services.options.values import HostPort
 from penstock.spark.connect.stuck import stuck_reason
 
@@ -126,7 +126,11 @@ class HostPlan:
     """
 
     def __init__(
-        self, options: Options, folder: DataFolder, environment: Mapping[str, str], clock: Clock
+        self,
+        options: PenstockOptions,
+        folder: DataFolder,
+        environment: Mapping[str, str],
+        clock: Clock,
     ) -> None:
         self._given = options
         self._folder = folder
@@ -305,7 +309,7 @@ def _overlap(one: HostPort, other: HostPort) -> bool:
 
 
 def trial_options(
-    folder: Path, options: Options, environment: Mapping[str, str]
+    folder: Path, options: PenstockOptions, environment: Mapping[str, str]
 ) -> SparkServerOptions:
     """Return how `penstock doctor` starts Spark for a short time, with all files in a folder."""
     # Imported here, because the launcher of a remote Spark does not need it.

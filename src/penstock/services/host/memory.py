@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.services.options.table import Options
+from penstock.services.options.table import PenstockOptions
 
 SHARED = "none"
 _UNITS = {"m": 1 << 20, "g": 1 << 30}
@@ -34,7 +34,7 @@ class QuerySpark:
     is_warning: bool = False
 
 
-def query_spark(options: Options, total_bytes: int | None) -> QuerySpark:
+def query_spark(options: PenstockOptions, total_bytes: int | None) -> QuerySpark:
     """Decide whether a local Spark of their own answers queries, and state the reason.
 
     Args:

@@ -23,7 +23,7 @@ from typing import Final
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 from penstock.core.threads import start_job
 from penstock.services.host.data_folder import DataFolder
-from penstock.services.options.table import Options, local_path
+from penstock.services.options.table import PenstockOptions, local_path
 from penstock.storage.disk import OsFileSystem
 
 logger = logging.getLogger(__name__)
@@ -40,17 +40,17 @@ _GROUP_FILE: Final = 0o640
 _MARKER: Final = "segments-group"
 
 
-def use_umask(options: Options) -> None:
+def use_umask(options: PenstockOptions) -> None:
     """Set the umask of this process, and of the children that it starts from here on."""
     os.umask(_umask(options))
 
 
-def hadoop_umask(options: Options) -> str:
+def hadoop_umask(options: PenstockOptions) -> str:
     """Return the same for Hadoop's file systems in Spark, which set permissions themselves."""
     return f"{_umask(options):03o}"
 
 
-def private_data_folder(options: Options) -> DataFolder:
+def private_data_folder(options: PenstockOptions) -> DataFolder:
     """Prepare the data folder, and restrict it to its user.
 
     Raises:
@@ -88,7 +88,7 @@ def private_data_folder(options: Options) -> DataFolder:
     return folder
 
 
-def make_deep_storage(options: Options) -> None:
+def make_deep_storage(options: PenstockOptions) -> None:
     """Create the folder of a local deep storage; only at a start.
 
     If this fails, tasks wait for it, and readiness reports it. A process that its launcher restarts
@@ -102,7 +102,7 @@ def make_deep_storage(options: Options) -> None:
         logger.warning("cannot create the deep storage folder: %s", error)
 
 
-def _umask(options: Options) -> int:
+def _umask(options: PenstockOptions) -> int:
     return PRIVATE_UMASK if options.segments_group is None else GROUP_UMASK
 
 

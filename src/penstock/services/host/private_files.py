@@ -12,11 +12,11 @@ from pathlib import Path
 from penstock.core.read_guard import ReadGuard
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.options.resolution import CONFIG_FILE, CONFIG_VARIABLE
-from penstock.services.options.table import Options, local_path
+from penstock.services.options.table import PenstockOptions, local_path
 from penstock.storage.sqlite_urls import sqlite_path
 
 
-def private_places(options: Options, environment: Mapping[str, str]) -> list[Path]:
+def private_places(options: PenstockOptions, environment: Mapping[str, str]) -> list[Path]:
     """Return the parts of the data folder, the folders of tasks, the metadata, and secrets.
 
     The data folder as a whole is not private: users may keep files for their flows in it.
@@ -34,7 +34,7 @@ def private_places(options: Options, environment: Mapping[str, str]) -> list[Pat
     return [one.absolute() for one in places]
 
 
-def read_guard(options: Options, environment: Mapping[str, str]) -> ReadGuard:
+def read_guard(options: PenstockOptions, environment: Mapping[str, str]) -> ReadGuard:
     """Return the guard against reads of a Penstock's files by flows and tasks.
 
     Segments may be read even if they are in the data folder: every user may query their rows, and a

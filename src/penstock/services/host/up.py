@@ -27,7 +27,7 @@ from penstock.services.host.host_plan import HostPlan
 from penstock.services.host.launcher import Launcher
 from penstock.services.host.permissions import make_deep_storage, private_data_folder
 from penstock.services.host.process import listen_with_retries, retry_conflicts
-from penstock.services.options.table import Options, local_path
+from penstock.services.options.table import PenstockOptions, local_path
 from penstock.storage.deletion_hold import clear_expired
 from penstock.storage.disk import OsFileSystem
 
@@ -50,7 +50,7 @@ def log_to_file(path: Path) -> None:
 
 
 def up(
-    options: Options,
+    options: PenstockOptions,
     environment: Mapping[str, str],
     clock: Clock,
     print_line: Callable[[str], None],
@@ -107,7 +107,7 @@ def up(
         lock.release()
 
 
-def require_store_packages(options: Options) -> None:
+def require_store_packages(options: PenstockOptions) -> None:
     """Check that the packages for the deep storage and the log store are installed.
 
     Raises:
@@ -151,7 +151,7 @@ def require_no_broker(folder: DataFolder, clock: Clock, timeout_s: float) -> Non
         ) from None
 
 
-def client_file(options: Options, clock: Clock) -> dict[str, object]:
+def client_file(options: PenstockOptions, clock: Clock) -> dict[str, object]:
     """Return the content of `DIR/penstock.json` for clients; no secrets."""
     return {
         **about_process(clock),

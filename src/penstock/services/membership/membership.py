@@ -17,7 +17,7 @@ from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
 from penstock.services.membership.discovery import Node, Service
 from penstock.services.membership.election import Contest, TermContest, refuses
 from penstock.services.membership.leases import LeaseDirectory, LeaseDiscovery, LeaseView
-from penstock.services.options.table import Options
+from penstock.services.options.table import PenstockOptions
 from penstock.services.options.values import HostPort
 from penstock.storage.metadata import LeaseRow, MetadataStore
 
@@ -41,7 +41,7 @@ class Membership:
         InvalidRequest: ZooKeeper is configured, but its client is not installed.
     """
 
-    def __init__(self, options: Options, store: MetadataStore, clock: Clock) -> None:
+    def __init__(self, options: PenstockOptions, store: MetadataStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self._zookeeper: ZooKeeper | None = None
@@ -136,7 +136,7 @@ class BrokerFinder:
         directory: Has the broker's announcement.
     """
 
-    def __init__(self, options: Options, directory: BrokerDirectory) -> None:
+    def __init__(self, options: PenstockOptions, directory: BrokerDirectory) -> None:
         self._options = options
         self._directory = directory
 
@@ -171,7 +171,7 @@ def broker_tcp_port(extra: Mapping[str, object]) -> int:
     services = extra.get("services")
     offered = services.get(BROKER_SERVICE) if isinstance(services, dict) else None
     port = offered.get("tcpPort") if isinstance(offered, dict) else None
-    return port if isinstance(port, int) else Options().broker_tcp_address.port
+    return port if isinstance(port, int) else PenstockOptions().broker_tcp_address.port
 
 
 class _Discovered:

@@ -19,7 +19,7 @@ from typing import Final, cast
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.similar_names import most_similar
-from penstock.services.options.table import VARIABLE_PREFIX, Options, option_entries
+from penstock.services.options.table import VARIABLE_PREFIX, PenstockOptions, option_entries
 from penstock.services.options.values import masked
 
 CONFIG_FILE: Final = "penstock.toml"
@@ -38,7 +38,7 @@ _KEY_RESEMBLANCE: Final = 0.5
 
 
 def _parse(field_name: str, value: object, place: str) -> object:
-    entry = next(item for item in fields(Options) if item.name == field_name)
+    entry = next(item for item in fields(PenstockOptions) if item.name == field_name)
     parse = cast("Callable[[object], object]", entry.metadata["parse"])
     try:
         return parse(value)
@@ -123,7 +123,7 @@ def resolve(
     command_line: Mapping[str, object],
     environment: Mapping[str, str],
     config_file: Path | None = None,
-) -> Options:
+) -> PenstockOptions:
     """Merge the four sources.
 
     Args:
@@ -142,7 +142,9 @@ def resolve(
     }
     _refuse_secrets(given)
     variables = read_variables(environment)
-    data_dir = cast("Path", given.get("data_dir", variables.get("data_dir", Options().data_dir)))
+    data_dir = cast(
+        "Path", given.get("data_dir", variables.get("data_dir", PenstockOptions().data_dir))
+    )
     named = config_file or environment.get(CONFIG_VARIABLE)
     path = Path(named) if named else data_dir / CONFIG_FILE
     from_file = read_file(path) if named or _is_file(path) else {}
@@ -157,7 +159,7 @@ def resolve(
         merged |= place
     if "token_file" in merged:
         merged["token"] = read_secret(cast("Path", merged["token_file"]), "token-file")
-    return Options(**merged)  # type: ignore[arg-type]  # each value came out of its field's parser
+    return PenstockOptions(**merged)  # type: ignore[arg-type]  # each value came out of its field's parser
 
 
 def read_secret(path: Path, place: str) -> str:
@@ -196,7 +198,7 @@ def _refuse_secrets(command_line: Mapping[str, object]) -> None:
             )
 
 
-def to_json(options: Options) -> str:
+def to_json(options: PenstockOptions) -> str:
     """Serialize options for `from_json`: the way in which child processes receive them."""
     values = {item.name: getattr(options, item.name) for item in fields(options)}
     return json.dumps(
@@ -209,14 +211,14 @@ def to_json(options: Options) -> str:
     )
 
 
-def from_json(text: str) -> Options:
+def from_json(text: str) -> PenstockOptions:
     """Parse the output of `to_json`.
 
     Raises:
         InvalidRequest: The text is damaged.
     """
     values = json.loads(text)
-    return Options(
+    return PenstockOptions(
         **{
             name: _parse(name, value, name)
             for name, value in values.items()

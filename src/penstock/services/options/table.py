@@ -1,9 +1,9 @@
 """The table of options: one entry for each, from which everything else about it follows.
 
-An entry is a field of `Options`: its name, type and default, how a given value is read, and its
-help. The model (`Options`), the options of the command line and their help, the variables, the keys
-of `penstock.toml` and the reference page in the documentation come from here. The table does not
-own the options of single packages; roles derive those from `Options`.
+An entry is a field of `PenstockOptions`: its name, type and default, how a given value is read, and
+its help. The model (`PenstockOptions`), the options of the command line and their help, the
+variables, the keys of `penstock.toml` and the reference page in the documentation come from here.
+The table does not own the options of single packages; roles derive those from `PenstockOptions`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _entry(
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class PenstockOptions:
     """All options, resolved; `data_dir` is `--data-dir`, `PENSTOCK_DATA_DIR` and `data-dir`."""
 
     data_dir: Path = field(
@@ -620,5 +620,5 @@ def option_entries() -> tuple[OptionEntry, ...]:
             help=str(item.metadata["help"]),
             is_secret=bool(item.metadata["secret"]),
         )
-        for item in fields(Options)
+        for item in fields(PenstockOptions)
     )

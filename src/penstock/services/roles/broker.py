@@ -26,7 +26,7 @@ from penstock.core.threads import OnDeath, OwnedThread
 from penstock.services.host.data_folder import DataFolder, about_process, broker_addresses
 from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
 from penstock.services.membership.membership import Membership, broker_service
-from penstock.services.options.table import Options
+from penstock.services.options.table import PenstockOptions
 from penstock.services.options.values import HostPort
 from penstock.services.roles.runtime import RoleContext
 from penstock.storage.deletion_hold import HoldingFileSystem
@@ -38,7 +38,7 @@ _ANNOUNCE_EVERY_S: Final = 2.0
 _ANNOUNCE_LIMIT_S: Final = 5.0
 
 
-def options_of(options: Options) -> BrokerOptions:
+def options_of(options: PenstockOptions) -> BrokerOptions:
     """Return the broker's options for the options of a Penstock."""
     socket_path = options.broker_tcp_socket
     return BrokerOptions(
@@ -73,7 +73,7 @@ def options_of(options: Options) -> BrokerOptions:
     )
 
 
-def _tls_options(options: Options) -> TlsOptions:
+def _tls_options(options: PenstockOptions) -> TlsOptions:
     def name(path: Path | None) -> str | None:
         return None if path is None else str(path)
 

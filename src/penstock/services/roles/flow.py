@@ -33,7 +33,7 @@ from penstock.services.host.restart_policy import FLOW_ENDS_MAX, STEADY_S
 from penstock.services.http_server import HttpServer
 from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
 from penstock.services.membership.membership import BrokerFinder, Membership
-from penstock.services.options.table import Options, local_path
+from penstock.services.options.table import PenstockOptions, local_path
 from penstock.services.processors import registry_for
 from penstock.services.readiness import Check
 from penstock.services.roles.process_metrics import process_metrics
@@ -215,7 +215,7 @@ class FlowHost:
         return flow_samples(controller.status(), controller.bulletins.count)
 
 
-def own_places(options: Options, environment: Mapping[str, str]) -> list[Path]:
+def own_places(options: PenstockOptions, environment: Mapping[str, str]) -> list[Path]:
     """Return the local folders and files of a Penstock, which flows must not change.
 
     Two of them decide which code runs: the file of options, and the cache of Spark's starts, whose

@@ -50,7 +50,7 @@ from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
 from penstock.services.membership.election import LeaderSelector
 from penstock.services.membership.leases import no_leader
 from penstock.services.membership.membership import BrokerFinder, Membership
-from penstock.services.options.table import Options
+from penstock.services.options.table import PenstockOptions
 from penstock.services.readiness import Check
 from penstock.services.roles.mailbox import role_mailbox
 from penstock.services.roles.process_metrics import process_metrics
@@ -110,7 +110,7 @@ def task_suffix() -> str:
     return "".join(secrets.choice(string.ascii_lowercase) for _ in range(8))
 
 
-def overlord_options(options: Options) -> OverlordOptions:
+def overlord_options(options: PenstockOptions) -> OverlordOptions:
     """Return the overlord's options for the options of the process.
 
     Raises:
@@ -217,7 +217,7 @@ def compose(context: RoleContext) -> Lifecycle:
     return lifecycle
 
 
-def duties_of(options: Options, deep_store: DeepStore, tools: DutyTools) -> list[Duty]:
+def duties_of(options: PenstockOptions, deep_store: DeepStore, tools: DutyTools) -> list[Duty]:
     """Return the duties of a term for the options of the process."""
     retention = RetentionDuty(tools.metadata, tools.clock)
     duties: list[Duty] = [

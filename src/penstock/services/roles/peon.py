@@ -47,7 +47,7 @@ from penstock.services.host.process import (
 )
 from penstock.services.host.signals import STOP_SIGNALS, SignalPipe
 from penstock.services.http_server import HttpServer, api_guard
-from penstock.services.options.table import Options
+from penstock.services.options.table import PenstockOptions
 from penstock.services.options.values import HostPort
 from penstock.services.roles.peon_events import PeonEvents, task_dimensions
 from penstock.services.roles.process_metrics import process_metrics
@@ -89,7 +89,7 @@ class PeonRole:
 
     def __init__(
         self,
-        options: Options,
+        options: PenstockOptions,
         worker: HostPort,
         worker_name: str,
         clock: Clock,

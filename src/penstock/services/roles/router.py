@@ -23,7 +23,7 @@ from penstock.services.http_server import HttpServer
 from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
 from penstock.services.membership.membership import BrokerFinder, Membership
 from penstock.services.metrics_text import metrics_text
-from penstock.services.options.table import Options
+from penstock.services.options.table import PenstockOptions
 from penstock.services.readiness import Check
 from penstock.services.roles.process_metrics import FAULTS
 from penstock.services.roles.runtime import RoleContext
@@ -78,7 +78,7 @@ def sql_parts(
     return SqlParts(sql, projections, maker)
 
 
-def _end_of_queries(options: Options) -> Callable[[], object] | None:
+def _end_of_queries(options: PenstockOptions) -> Callable[[], object] | None:
     """Return a function that ends the local Spark of queries, None if tasks use the same one.
 
     A remote Spark has no process here, so nothing is ended. The launcher restarts a local one.

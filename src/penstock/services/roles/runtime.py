@@ -44,7 +44,7 @@ from penstock.services.host.restart_policy import RESTART_REQUESTED
 from penstock.services.host.signals import STOP_SIGNALS, SignalPipe
 from penstock.services.http_server import api_guard
 from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
-from penstock.services.options.table import Options
+from penstock.services.options.table import PenstockOptions
 from penstock.services.options.values import HostPort, masked
 from penstock.services.readiness import Check, Readiness
 from penstock.storage.deletion_hold import clear_expired
@@ -58,7 +58,7 @@ def start_line(version: str, python: str, processors: int, memory_bytes: int) ->
     return f"Penstock {version} on Python {python}, {processors} processors, {memory}"
 
 
-def options_line(options: Options) -> str:
+def options_line(options: PenstockOptions) -> str:
     """Return the line with the options that differ from their defaults."""
     given = [
         f"{item.name.replace('_', '-')}={_shown(item.name, getattr(options, item.name))}"
@@ -102,7 +102,7 @@ class RoleContext:
     """
 
     name: str
-    options: Options
+    options: PenstockOptions
     clock: Clock
     listener: socket.socket
     report_ready: Callable[[], None]
@@ -209,7 +209,7 @@ class StartReporter:
 
 
 def run_alone(
-    name: str, options: Options, clock: Clock, compose: Callable[[RoleContext], Lifecycle]
+    name: str, options: PenstockOptions, clock: Clock, compose: Callable[[RoleContext], Lifecycle]
 ) -> int:
     """Run a role without a launcher; return its exit code. Raises as `run_role`."""
     log_to_stream()
@@ -234,7 +234,7 @@ def run_alone(
 
 def run_role(
     name: str,
-    options: Options,
+    options: PenstockOptions,
     clock: Clock,
     listening: Sequence[InheritedSocket],
     reporter: StartReporter,
@@ -322,7 +322,7 @@ def _alert(death: Death, emitter: ServiceEmitter) -> None:
         stop_emitter(emitter)
 
 
-def _log_start(options: Options) -> None:
+def _log_start(options: PenstockOptions) -> None:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     version, python = penstock.__version__, platform.python_version()
     logger.info("%s", start_line(version, python, os.cpu_count() or 0, memory))

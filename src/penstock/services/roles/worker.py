@@ -26,7 +26,7 @@ from penstock.services.http_server import HttpServer
 from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
 from penstock.services.membership.membership import BrokerFinder, Membership
 from penstock.services.options import resolution
-from penstock.services.options.table import Options
+from penstock.services.options.table import PenstockOptions
 from penstock.services.options.values import HostPort
 from penstock.services.readiness import Check
 from penstock.services.roles.mailbox import role_mailbox
@@ -193,7 +193,7 @@ def _register(store: MetadataStore, instance: str, folders: list[str], fs: FileS
         store.roots.register(root, folder, fs.listdir(folder))
 
 
-def _worker_options(options: Options) -> WorkerOptions:
+def _worker_options(options: PenstockOptions) -> WorkerOptions:
     return WorkerOptions(
         capacity=options.worker_slots,
         category=options.worker_category,
@@ -223,7 +223,7 @@ def _options_file(context: RoleContext, instance: str) -> Path:
     return context.folder.run / f"worker-{name}.json"
 
 
-def _write_options(path: Path, options: Options) -> None:
+def _write_options(path: Path, options: PenstockOptions) -> None:
     path.unlink(missing_ok=True)
     path.touch(0o600)  # it may contain secrets
     path.write_text(resolution.to_json(options))
