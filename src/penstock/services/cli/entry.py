@@ -50,7 +50,7 @@ _OF_PYDANTIC = (("Value error, ", ""), ("Input should be ", "it must be "))
 class _PlainErrors(TyperGroup):
     """The group of all commands; rewords error messages of Typer that contain pydantic's text."""
 
-    def invoke(self, ctx: typer.Context) -> object:  # type: ignore[override]  # Typer's own class
+    def invoke(self, ctx: typer.Context) -> object:  # type: ignore[override]  # Typer's context
         try:
             result: object = super().invoke(ctx)
         except typer.BadParameter as error:  # narrow: translates

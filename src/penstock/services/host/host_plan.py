@@ -73,8 +73,8 @@ _STOP_STAGES = {
 # the launcher gives up.
 _ENDS_MAX = {"flow": FLOW_ENDS_MAX + 1}
 
-# In the form of `penstock.spark.connect.server.remote_address`. A remote Spark has no token.
 _EVERY_HOST = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with addresses in options
+# In the form of `penstock.spark.connect.server.remote_address`. A remote Spark has no token.
 _OWN_SPARK = re.compile(r"sc://localhost:(?P<port>\d{1,5})/;token=(?P<token>[\w-]+)")
 
 # Also defined in `penstock.indexing.specs`, whose import would cost the launcher memory.
