@@ -257,7 +257,7 @@ def test_why_a_task_has_no_worker():
         ("replica", ()),
     ]
     assert [r.reason for r in reasons] == [
-        "its only slot is taken: suspend a supervisor, or give it more (--worker-capacity)",
+        "its only slot is taken: suspend a supervisor, or give the worker more (--worker-capacity)",
         "it is disabled",
         "it has a replica of this task",
     ]

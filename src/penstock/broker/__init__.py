@@ -1,1 +1,1 @@
-"""Penstock broker."""
+"""The broker: topics and channels of messages, over HTTP and NSQ's TCP protocol."""

@@ -159,7 +159,7 @@ class TaskReport:
         error: The last error, or the dependency that it waits for; empty if none.
         averages: Rows per second by name, over the spans ``1m``, ``5m`` and ``15m``.
         unparseable: Some messages that could not be parsed, with place, reason and text.
-        effort: Its throughput.
+        throughput: Its recent throughput.
     """
 
     phase: TaskPhase

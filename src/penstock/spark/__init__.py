@@ -1,4 +1,4 @@
-"""Everything that touches Spark: the engine, SQL, the data sources, the Spark Connect server."""
+"""All code that uses Spark: the engine, SQL, the data sources, the Spark Connect server."""
 
 from __future__ import annotations
 

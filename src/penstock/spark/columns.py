@@ -2,10 +2,10 @@
 
 Owns the conversion of the ingestion spec to names and types: the fields to read from the messages
 (`row_shape`), the columns of the rows (`output_columns`), and further columns of files
-(`file_columns`): for rolled-up rows the deciding time of a first or last value, in microseconds,
+(`file_columns`): for rolled-up rows the time that selected a first or last value, in microseconds,
 because the row's own time is truncated. Without it, tasks and compactions could not roll such rows
-up again when they merge files. Queries do not see it, and in files without it the row's time
-decides.
+up again when they merge files. Queries do not see this column; in files without it, the row's time
+is used.
 
 Every column that an expression, a filter, a dimension or a metric names is read from the message,
 unless a transform computes it. The type of a field is that of its dimension, else of its metric,

@@ -8,8 +8,8 @@ folded in a special form, in three steps:
     finished   from folded rows: the columns of the files
 
 In that form, counts are columns of ones from the start; sums of floats are doubles, rounded once at
-the end; minimum and maximum of doubles are whole numbers of the same order. A first or last value
-has its deciding time in a column beside it, in files too (`columns.kept_time`).
+the end; minimum and maximum of doubles are whole numbers of the same order. The time that selects a
+first or last value is in a separate column, even in files (`columns.kept_time`).
 
 Invariant: the result equals that of Spark's aggregation, however rows are divided into parts that
 are folded first. If Spark's result depends on the order in which rows arrive, here the order of the

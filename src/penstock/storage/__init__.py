@@ -1,1 +1,1 @@
-"""Penstock storage."""
+"""Storage: disk queues, journals, content of FlowFiles, and the metadata store."""

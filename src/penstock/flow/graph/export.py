@@ -2,7 +2,7 @@
 
 Owns the document of a flow. Invariants: reading the document gives an equal flow. The same flow
 gives the same text on every machine, in the order of its author. No secret is written, because
-flows contain none: sensitive parameters only contain where their values are found.
+flows contain none: sensitive parameters contain only the locations of their values.
 """
 
 from __future__ import annotations

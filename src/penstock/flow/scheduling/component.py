@@ -140,7 +140,7 @@ class TriggerRun:
 
     Args:
         component: The component.
-        run: Tells the component how long to continue.
+        run: Limits how long the component continues.
         clock: Measures the duration.
         inbox: Receives the end of the run.
 

@@ -38,7 +38,7 @@ class PeriodEnded(SchedulerEvent):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CronTimeDue(SchedulerEvent):
-    """A firing time of a CRON driven component came."""
+    """A firing time of a CRON driven component is due."""
 
     description: ClassVar[str] = "firing time"
     component: ScheduledComponent

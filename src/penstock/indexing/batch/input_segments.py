@@ -1,6 +1,6 @@
 """The visible rows of a datasource, as files with their visible intervals.
 
-Also the basis of a task that replaces them, for its publish.
+Also computes the basis of a publish that replaces these rows.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Metrics of segments whose rows are rolled up again. Pure.
 
-Owns the choice whether a metric is combined from the column that rows have of it (counts are
-summed, sketches merged) or computed from their other columns. It refuses a metric for which neither
-works: rolled-up rows no longer hold the original rows, so a count of them would be too small and a
-sum of a dropped field would be null.
+Owns the choice whether a metric is combined from its own column (counts are summed, sketches
+merged) or computed from other columns. It refuses a metric for which neither works: rolled-up rows
+no longer contain the original rows, so a count of them would be too small, and a sum of a dropped
+field would be null.
 
 Rows that were never rolled up may have metrics of one row each; a column with a metric's name is
 taken for the metric if the field does not exist.

@@ -56,8 +56,8 @@ class LockTask:
         datasource: The one datasource that it may lock.
         priority: A higher priority revokes locks of a lower one.
         allocator_id: Owner of its pending segments, shared by replicas; empty if it allocates none.
-        embedded_killer: Whether it is the overlord's own deletion of unused segments, which alone
-            may have KILL locks.
+        embedded_killer: Whether it is the overlord's own deletion of unused segments, the only task
+            that may have KILL locks.
     """
 
     id: str
@@ -145,7 +145,7 @@ class LockRequest:
 
 @dataclass(frozen=True, slots=True)
 class TaskLock:
-    """A lock that one task, or several of one group, hold.
+    """A lock that is held by one task, or by several tasks of one group.
 
     Attributes:
         granularity: Time chunk, or one segment.
@@ -212,7 +212,7 @@ class LockChanges:
 
 @dataclass(frozen=True, slots=True)
 class LockRefusal:
-    """A conflicting lock and all tasks that hold it: it ends with the last of them."""
+    """A conflicting lock, and all tasks that hold it; the lock ends with the last of them."""
 
     task_ids: tuple[str, ...]
     group: str

@@ -1,4 +1,4 @@
-"""A topic of Penstock's broker as a `RecordSupplier`; a cursor holds its messages back."""
+"""A topic of Penstock's broker as a `RecordSupplier`; a cursor keeps its unread messages."""
 
 from __future__ import annotations
 

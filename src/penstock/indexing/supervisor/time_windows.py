@@ -1,11 +1,11 @@
 """Limits for late and early rows of the tasks that a supervisor starts.
 
 On the overlord's mailbox, with the metadata store. Normally the limits follow from the current
-time. A replacement of a lost task takes the limits of the lost task, although it starts later: it
-reads the same rows, and rows that were in time must still be. The limits of the lost task are in
-its stored row, where the next leader finds them too. How far it had read is unknown, but not beyond
-the end of the stream when its loss is found: up to there its replacement, and successors of that,
-apply its limits.
+time. A replacement of a lost task reads the same rows later, and must accept the rows that the lost
+task accepted, so it takes over the limits of the lost task. These are in the stored row of that
+task, where the next leader finds them, too. How far the lost task had read is unknown, but not
+beyond the end of the stream at the time when the loss was detected. Up to that end, the replacement
+and its successors apply the limits of the lost task.
 
 Invariant: a row that a lost task had accepted is accepted by the task that reads it again.
 """

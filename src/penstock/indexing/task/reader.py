@@ -1,8 +1,8 @@
 """The reading part of a streaming task: poll the broker, persist a batch, commit it.
 
-One batch at a time. Each is preceded by a poll, so it includes the messages that arrived while the
-previous one was persisted, and followed by another: a batch counts only if the topic is still the
-same afterwards. Log files are found by their names, and those of a topic that was deleted and
+One batch at a time. A poll precedes each batch, so the batch includes the messages that arrived
+while the previous one was persisted. Another poll follows it: the batch counts only if the topic is
+still the same. Log files are found by their names, and the files of a topic that was deleted and
 created again may have replaced the intended ones meanwhile. Part of the task, on its mailbox.
 
 If the topic was deleted, or no longer holds the messages to read, the task ends at its current

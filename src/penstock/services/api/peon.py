@@ -8,8 +8,8 @@ Owns paths and formats; the task belongs to `penstock.indexing`, behind its mail
     GET  /rowStats           counts              GET  /offsets/current  next offset to read
     GET  /unparseableEvents  samples             GET  /offsets/end      the agreed end or null
     POST /stop               end the process     GET  /checkpoints      unpublished sequences
-                                                 GET  /time/start       since when it runs
-                                                 POST /pause            offsets where it stands
+                                                 GET  /time/start       start time
+                                                 POST /pause            next offsets to read
                                                                         (202: not yet)
                                                  POST /resume
                                                  POST /offsets/end      agree on the end

@@ -54,7 +54,7 @@ class RebuiltDatasource:
 
 @dataclass(slots=True)
 class RebuildReport:
-    """Result of a rebuild: datasources, files left out, and sentences on what is unknown."""
+    """Result of a rebuild: datasources, files left out, and sentences about unknown facts."""
 
     datasources: dict[str, RebuiltDatasource] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)

@@ -149,7 +149,7 @@ def progress_bars(*, with_rest: bool = True) -> Iterator[Bars]:
 
 
 class Bars:
-    """Progress bars, each with a text that is data."""
+    """Progress bars; the text of each is data, not markup."""
 
     def __init__(self, shown: Progress) -> None:
         self._shown = shown

@@ -1,9 +1,9 @@
 """Events in batches to an HTTP server, on a thread of its own.
 
-Owns sending: time limits, retries, the last attempt at the end. `batches` decides what waits and
-what is dropped. Defaults are Druid's, with one exception: the time limit of sending is a multiple
-of the time in which the last batch was filled. After a burst that is shorter than any request, so
-it is at least `timeout_min_ms`.
+Owns sending: time limits, retries, the last attempt at the end. `batches` decides which batches
+wait and which are dropped. Defaults are Druid's, with one exception. The time limit of sending is a
+multiple of the time in which the last batch was filled. After a burst of events that would be too
+short for any request, so it is at least `timeout_min_ms`.
 """
 
 from __future__ import annotations

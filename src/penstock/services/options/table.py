@@ -1,4 +1,4 @@
-"""The table of options: one entry for each, from which everything else about it follows.
+"""Table of options: one entry for each, from which all other forms of the option are derived.
 
 An entry is a field of `PenstockOptions`: its name, type and default, how a given value is read, and
 its help. The model (`PenstockOptions`), the options of the command line and their help, the
@@ -69,7 +69,9 @@ class PenstockOptions:
     )
     broker_tcp_socket_mode: str = field(
         default="600",
-        metadata=_entry("mode", read.mode, "Permissions of that socket, for who may connect."),
+        metadata=_entry(
+            "mode", read.mode, "Permissions of that socket, which decide which users can connect."
+        ),
     )
     broker_https_port: int | None = field(
         default=None,
@@ -125,7 +127,7 @@ class PenstockOptions:
         metadata=_entry(
             "list",
             read.texts,
-            "Servers that authorize TCP clients: HOST:PORT or URLs, with commas.",
+            "Servers that authorize TCP clients: HOST:PORT or URLs, separated by commas.",
         ),
     )
     auth_http_request_method: str = field(
@@ -397,7 +399,7 @@ class PenstockOptions:
         metadata=_entry(
             "list",
             read.text,
-            "ZooKeeper servers, HOST:PORT with commas, for discovery and election"
+            "ZooKeeper servers, HOST:PORT separated by commas, for discovery and election"
             " [default: leases in the metadata]",
         ),
     )
@@ -410,7 +412,7 @@ class PenstockOptions:
         metadata=_entry(
             "list",
             read.emitters,
-            "Destinations of events: log, prometheus, http, with commas; or none.",
+            "Destinations of events: log, prometheus and http, separated by commas; or none.",
         ),
     )
     emitter_feeds: tuple[str, ...] = field(
@@ -424,13 +426,15 @@ class PenstockOptions:
         metadata=_entry(
             "text",
             read.one_of("debug", "info", "warning"),
-            "Level of events in the log: debug, info or warning; alerts are warnings at least.",
+            "Level of events in the log: debug, info or warning; alerts are at least warnings.",
         ),
     )
     emitter_log_metrics: tuple[str, ...] = field(
         default=(),
         metadata=_entry(
-            "list", read.texts, "Metrics that are logged, with commas [default: all of them]"
+            "list",
+            read.texts,
+            "Metrics that are logged, separated by commas [default: all of them]",
         ),
     )
     emitter_url: str | None = field(

@@ -303,7 +303,7 @@ def _watch_input(request_stop: Callable[[], None]) -> None:
         while os.read(_STDIN, _LINE_BYTES_MAX):
             pass
     except OSError:
-        logger.info("the input cannot be read; the worker's signals and death are still noticed")
+        logger.info("the input cannot be read; signals and the worker's end are still noticed")
         return
     request_stop()
     threading.Event().wait(_ORPHAN_GRACE_S)

@@ -1,1 +1,1 @@
-"""How Spark is run and reached: the Connect server, its Java and class archive, Spark sessions."""
+"""Running and connecting to Spark: the Connect server, its Java and class archive, sessions."""

@@ -1,8 +1,8 @@
 """Spark session of a process: made on first use, and made again after Spark was lost.
 
 Owns how a Spark session is reached, and the translation of Spark's errors: this is the only module
-that decides whether an error means "Spark is gone" or "the request is wrong". It does not start the
-JVM (`server`).
+that decides whether an error means that Spark was lost or that the request is wrong. It does not
+start the JVM (`server`).
 """
 
 from __future__ import annotations
@@ -205,8 +205,9 @@ class SparkDiskFull(EngineUnavailable):
 class SparkSessions:
     """Provider of the Spark session of this process. Thread-safe.
 
-    A mutex guards the field that holds the session, also during the connection: threads that ask
-    meanwhile need the same session. Mail is not used, because callers wait for the session anyway.
+    A mutex guards the field with the session, and is held while Spark is connected: threads that
+    need a session meanwhile need the same one. Mail is not used, because callers wait for the
+    session anyway.
     """
 
     def __init__(self, options: SparkSessionOptions) -> None:

@@ -114,7 +114,7 @@ class ParsedQuery:
             is used at least once; else empty.
         items: Its select items.
         clauses: The tokens of each clause, from the first after its keywords up to the next: of
-            WHERE, GROUP, HAVING, ORDER, LIMIT and OFFSET, as far as it has them.
+            WHERE, GROUP, HAVING, ORDER, LIMIT and OFFSET, if it has them.
     """
 
     sql: str

@@ -1,4 +1,4 @@
-"""Differences between Druid's SQL and Spark's: hints what to write instead. Pure.
+"""Differences between Druid's SQL and Spark's, with hints for replacements. Pure.
 
 Owns the table of Druid's functions and forms that Spark does not have; names that Spark has are not
 listed. Queries are never rewritten: arguments and types differ, and a rewritten query that is wrong

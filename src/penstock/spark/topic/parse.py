@@ -2,7 +2,7 @@
 
 The fast path joins a batch with newlines and passes it to Arrow's JSON reader with a schema: no
 Python per message. A batch with errors is divided into smaller ones, down to single messages, which
-`coerce` parses, so one bad message costs its neighbours little. Pure: no files, no Spark.
+`coerce` parses, so one bad message hardly slows down the others. Pure: no files, no Spark.
 
 Invariants:
 

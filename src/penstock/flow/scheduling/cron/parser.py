@@ -4,8 +4,8 @@
 their ranges and names, `ParsedFields` holds the values, and `CronError` shows the expression
 with a mark under the error. Does not own which days of a month the values match (`calendar`).
 
-Where Quartz releases differ, the parser follows the newer one if it refuses or honours what the
-older one silently ignores: ``L,15`` and several ``W`` in a list all count, and text after the
+Where a newer release of Quartz applies or refuses a part that an older one ignores silently, the
+parser follows the newer one: ``L,15`` and several ``W`` in a list all count, and text after the
 year is an error.
 """
 

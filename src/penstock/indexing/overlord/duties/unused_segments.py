@@ -1,4 +1,4 @@
-"""Deletion of segments that have been unused for long: rows and files, without a task or a slot.
+"""Deletion of segments that were unused for a long time: rows and files, without a task or slot.
 
 Selects the due segments and deletes them in portions, each under KILL locks on its intervals, which
 conflict only with other deletions. Rows are deleted before files, in a transaction that checks
@@ -87,7 +87,7 @@ class UnusedSegmentsDuty:
         """Run one round; the next round retries failed work. Raises as `kill`."""
         report = self.kill()
         if report != KillReport():
-            _log.info("deleted segments that were unused for long: %s", report)
+            _log.info("deleted segments that were unused for a long time: %s", report)
 
     def kill(self) -> KillReport:
         """Run one round and return its counts.

@@ -86,7 +86,7 @@ class WorkerCandidate:
 
 
 class PendingTasks:
-    """Tasks that wait for a worker, in the order of handing over."""
+    """Tasks that wait for a worker, in the order of assignment."""
 
     def __init__(self) -> None:
         self._kinds: dict[Kind, dict[int, dict[str, PendingTask]]] = {}

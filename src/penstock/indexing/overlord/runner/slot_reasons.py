@@ -97,7 +97,7 @@ def _against(task: PendingTask, seen: SurveyedWorker, rules: SelectionRules) -> 
     if worker.free <= 0:
         many = f"all of its {worker.capacity} slots are"
         slots = "its only slot is" if worker.capacity == 1 else many
-        return f"{slots} taken: suspend a supervisor, or give it more (--worker-capacity)"
+        return f"{slots} taken: suspend a supervisor, or give the worker more (--worker-capacity)"
     limit = type_limit(worker, task.kind.type, rules)
     used = worker.used_by_type.get(task.kind.type, 0)
     if used >= limit:

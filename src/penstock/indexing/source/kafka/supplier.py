@@ -1,8 +1,9 @@
 """A Kafka topic as a `RecordSupplier`.
 
 Reports only durable records: up to the cluster's high watermark, or up to the last stable offset if
-only committed records are read, which is the default. Kafka deletes by its own rules, and records
-cannot be held back: records that were deleted before they were read are detected and reported.
+only committed records are read, which is the default. Kafka deletes records by its own rules, and
+Penstock cannot delay this. Records that were deleted before they were read are detected and
+reported.
 """
 
 from __future__ import annotations

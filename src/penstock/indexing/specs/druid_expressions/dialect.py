@@ -80,7 +80,7 @@ def is_druids(text: str) -> bool:
 
 @dataclass(slots=True)
 class _Level:
-    """The tokens between two parentheses or commas, as far as they were read.
+    """The tokens between two parentheses or commas that were read so far.
 
     Attributes:
         call: Name of the function whose arguments they are; empty if there is none.

@@ -1,1 +1,1 @@
-"""The commits: publishes of three kinds, and the offsets that move with them."""
+"""Publishes of three kinds, and the offsets that change in the same transaction."""
