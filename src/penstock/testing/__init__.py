@@ -1,1 +1,1 @@
-"""Penstock testing."""
+"""Tools for tests: processors in memory, a virtual clock, failing disks, and real servers."""

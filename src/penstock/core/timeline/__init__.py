@@ -1,1 +1,1 @@
-"""Overshadowing: which versions of the content of time are visible, for any kind of item."""
+"""Overshadowing: which version of each time span is visible, for any kind of item."""
