@@ -152,6 +152,38 @@ def test_tables_are_checked_again_when_a_job_runs(secrets: Path) -> None:
     assert rows(sent.content) == [{"token": "open"}]
 
 
+@pytest.mark.parametrize(
+    ("kind", "metadata", "expected"),
+    [
+        ("string", {"EXISTS_DEFAULT": "concat('evalu', 'ated')"}, [{"id": 1, "other": None}]),
+        ({"type": "udt", "pyClass": "a.X", "serializedClass": "x", "sqlType": "string"}, {}, []),
+    ],
+)
+def test_nothing_in_the_footer_of_a_table_is_evaluated(
+    tmp_path: Path, kind: object, metadata: object, expected: object
+) -> None:
+    place = tmp_path / "table.parquet"
+    fields = [
+        {"name": "id", "type": "long", "nullable": True, "metadata": {}},
+        {"name": "other", "type": kind, "nullable": True, "metadata": metadata},
+    ]
+    text = orjson.dumps({"type": "struct", "fields": fields})
+    key = b"org.apache.spark.sql.parquet.row.metadata"
+    schema = pa.schema([("id", pa.int64())], metadata={key: text})
+    pq.write_table(pa.table({"id": [1]}, schema=schema), place)
+    query = {"out": "SELECT id, other FROM t", "tables": f"t={place}"}
+    with ProcessorRunner(SparkSQL, {**LINES, **query}) as runner:
+        runner.enqueue(FLIGHTS)
+        runner.run()
+        if expected:
+            [sent] = runner.sent("out")
+            assert rows(sent.content) == expected
+        else:
+            [failed] = runner.sent("failure")
+            assert "tables: " in failed.attributes["error.reason"]
+            assert "user-defined type" in failed.attributes["error.reason"]
+
+
 def test_a_schema_is_given_and_types_come_through() -> None:
     properties: dict[str, PropertyValue] = {
         **LINES,

@@ -49,6 +49,7 @@ from penstock.spark.sql_guard import OUTLINE_CONF
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 RESULT: Final = "spark.result"
 _BATCH_MAX: Final = 10_000
@@ -371,9 +372,9 @@ class SparkProcessor(RecordProcessor):
                 name, kind, place = _table(text)
                 try:
                     _check_readable(place)
+                    frames[name] = _read(spark, kind, place)
                 except InvalidRequest as error:
                     raise ProcessError(f"tables: {error}") from error
-                frames[name] = _read(spark, kind, place)
             with self.views(spark, frames):
                 results = self.results(spark, frames)
                 for number, frame in enumerate(results.values()):
@@ -419,4 +420,39 @@ def _fields(schemas: list[pa.Schema]) -> pa.Schema:
 def _read(spark: SparkSession, kind: str, place: str) -> DataFrame:
     if kind == "csv":
         return spark.read.csv(place, header=True, inferSchema=True)
-    return spark.read.json(place) if kind == "json" else spark.read.parquet(place)
+    if kind == "json":
+        return spark.read.json(place)
+    return spark.read.schema(_plain(spark.read.parquet(place).schema)).parquet(place)
+
+
+def _plain(schema: StructType) -> StructType:
+    """Return a schema without the metadata of its fields.
+
+    Spark reads metadata from the footers of files, and evaluates the default values in it.
+    """
+    # As everywhere, PySpark is imported once there is a session.
+    from pyspark.sql.types import (  # noqa: PLC0415
+        ArrayType,
+        DataType,
+        MapType,
+        StructField,
+        StructType,
+    )
+
+    def struct(given: StructType) -> StructType:
+        return StructType(
+            [StructField(one.name, plain(one.dataType), one.nullable) for one in given.fields]
+        )
+
+    def plain(kind: DataType) -> DataType:
+        match kind:
+            case StructType():
+                return struct(kind)
+            case ArrayType():
+                return ArrayType(plain(kind.elementType), kind.containsNull)
+            case MapType():
+                return MapType(plain(kind.keyType), plain(kind.valueType), kind.valueContainsNull)
+            case _:
+                return kind
+
+    return struct(schema)
