@@ -323,3 +323,21 @@ def test_an_executor_whose_shutdown_raised_is_shut_down_by_the_next_call() -> No
 
 def test_a_thread_that_never_started_is_joined_at_once() -> None:
     OwnedThread("never started", threading.Event().wait).join()
+
+
+def test_a_body_that_waits_for_a_condition_is_ended_and_joined(ends: Ends) -> None:
+    changed, rounds = threading.Condition(), []
+
+    def body() -> None:
+        while not thread.is_end_expected:
+            rounds.append(True)
+            with changed:
+                if not thread.is_end_expected:
+                    changed.wait()
+
+    thread = OwnedThread("waits", body)
+    thread.start()
+    thread.end(changed)
+    assert not thread.is_alive()
+    assert len(rounds) <= 1
+    assert not ends.deaths

@@ -272,6 +272,23 @@ class OwnedThread(threading.Thread):
         """Record that the end of the body was requested: no restart follows. Any thread."""
         self._end_expected.set()
 
+    @property
+    def is_end_expected(self) -> bool:
+        """Return whether the end of the body was requested. Any thread."""
+        return self._end_expected.is_set()
+
+    def end(self, changed: threading.Condition, timeout: float | None = None) -> None:
+        """Request the end of a body that waits for a condition, and wait for it.
+
+        Args:
+            changed: The condition. The body checks `is_end_expected` before and after each wait.
+            timeout: Limit in seconds; None: no limit.
+        """
+        self.expect_end()
+        with changed:
+            changed.notify_all()
+        self.join(timeout)
+
     def join(self, timeout: float | None = None) -> None:
         """Wait for the end, or for this time in seconds; returns at once if it never started."""
         if self.ident is not None:

@@ -122,7 +122,6 @@ class ServiceEmitter:
         self._numbers = itertools.count(1)
         self._changed = threading.Condition()
         self._rests = False
-        self._stop_requested = False
         self._newest = 0
         self._arrived = 0
         self._taken = Counter()
@@ -186,11 +185,7 @@ class ServiceEmitter:
         Raises:
             Unavailable: Not all could be delivered.
         """
-        self._thread.expect_end()
-        with self._changed:
-            self._stop_requested = True
-            self._changed.notify_all()
-        self._thread.join(FLUSH_TIMEOUT_S)
+        self._thread.end(self._changed, FLUSH_TIMEOUT_S)
         self._sink.stop()
 
     def samples(self) -> Iterable[Sample]:
@@ -222,7 +217,7 @@ class ServiceEmitter:
                 self._log.warning("events arrive faster than they are sent: the oldest are dropped")
             with self._changed:
                 self._changed.notify_all()  # wakes `flush`
-                if self._stop_requested:
+                if self._thread.is_end_expected:
                     return
                 # Set the flag before the last check: a caller that appends after the check sees
                 # that it rests.

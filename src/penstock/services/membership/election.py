@@ -122,7 +122,6 @@ class LeaderSelector:
         self.faults = 0
         self.waits = WaitTable(clock)
         self._changed = threading.Condition()
-        self._stop_requested = False
         self._poll_requested = False
         self._term: Term | None = None
         self._until_s = 0.0
@@ -137,11 +136,7 @@ class LeaderSelector:
 
     def stop(self) -> None:
         """Stop leading, resign, and leave the election; blocks until the listener has stopped."""
-        self._thread.expect_end()
-        with self._changed:
-            self._stop_requested = True
-            self._changed.notify_all()
-        self._thread.join()
+        self._thread.end(self._changed)
         self._leading.shutdown()
         self._contest.stop()
 
@@ -292,10 +287,10 @@ class LeaderSelector:
     def _pause(self, timeout_s: float) -> bool:
         """Wait until there is work; return False when the selector stops."""
         with self._changed:
-            if not (self._stop_requested or self._poll_requested):
+            if not (self._thread.is_end_expected or self._poll_requested):
                 self._clock.wait(self._changed, timeout_s)
             self._poll_requested = False
-            return not self._stop_requested
+            return not self._thread.is_end_expected
 
     def _rest(self) -> bool:
         """Let other candidates try; return False when the selector stops."""

@@ -90,7 +90,7 @@ class Announcement:
 class LeaseAnnouncer:
     """Keeps one lease alive from a thread of its own; `start` and `stop` are a lifecycle handler's.
 
-    The condition's mutex guards the stop flag that the thread waits on.
+    The condition only lets `stop` end the waits of the thread.
 
     Args:
         store: The leases.
@@ -114,7 +114,6 @@ class LeaseAnnouncer:
         self._announcement = announcement
         self._clock = clock
         self.faults = 0
-        self._stop_requested = False
         self._changed = threading.Condition()
         self._thread = OwnedThread("announcer", self._keep, on_death=OnDeath.RESTART)
 
@@ -129,11 +128,7 @@ class LeaseAnnouncer:
 
     def stop(self) -> None:
         """Drop the lease."""
-        self._thread.expect_end()
-        with self._changed:
-            self._stop_requested = True
-            self._changed.notify_all()
-        self._thread.join(5)
+        self._thread.end(self._changed, 5)
         try:
             self._store.drop(self._announcement.service, self._announcement.instance)
         except PenstockError as error:
@@ -153,9 +148,9 @@ class LeaseAnnouncer:
     def _keep(self) -> None:
         while True:
             with self._changed:
-                if not self._stop_requested:
+                if not self._thread.is_end_expected:
                     self._clock.wait(self._changed, RENEW_EVERY_S)
-                if self._stop_requested:
+                if self._thread.is_end_expected:
                     return
             try:
                 self._renew()
@@ -331,7 +326,7 @@ _READ: Final = "read the leases"
 class LeaseDiscovery:
     """`Discovery` by leases in the metadata store.
 
-    The condition's mutex guards the fields that the poll thread reads: new roles, and the stop.
+    The condition's mutex guards the field that the poll thread reads: whether a role is new.
 
     Args:
         store: The leases.
@@ -352,7 +347,6 @@ class LeaseDiscovery:
         self._announced: dict[_Announced, None] = {}
         self._changed = threading.Condition()
         self._poll_requested = False
-        self._stop_requested = False
         self._thread = OwnedThread("discovery", self._poll_all, on_death=OnDeath.RESTART)
 
     @property
@@ -372,11 +366,7 @@ class LeaseDiscovery:
 
     def stop(self) -> None:
         """Stop polling, and drop the leases that are left."""
-        self._thread.expect_end()
-        with self._changed:
-            self._stop_requested = True
-            self._changed.notify_all()
-        self._thread.join()
+        self._thread.end(self._changed)
         for one in list(self._announced):
             one.withdraw()
         self._calls.stop()
@@ -418,11 +408,11 @@ class LeaseDiscovery:
                 self._faults += 1
                 logger.exception("the leases could not be read, trying again")
             with self._changed:
-                if not (self._poll_requested or self._stop_requested):
+                if not (self._poll_requested or self._thread.is_end_expected):
                     pause_s = POLL_EVERY_S * self._chance.uniform(*_SPREAD)
                     # Without watchers, nothing is read.
                     self._clock.wait(self._changed, pause_s if self._watchers.all() else None)
-                if self._stop_requested:
+                if self._thread.is_end_expected:
                     return
                 self._poll_requested = False
 

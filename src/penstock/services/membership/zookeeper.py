@@ -226,7 +226,6 @@ class ZooKeeperDiscovery:
         self._changed = threading.Condition()
         self._marked: set[str] = set()
         self._all_marked = False
-        self._stop_requested = False
         self._announced: dict[str, Node] = {}
         self._thread = OwnedThread("discovery", self._run, on_death=OnDeath.RESTART)
         self._waits = WaitTable(clock)
@@ -250,11 +249,7 @@ class ZooKeeperDiscovery:
 
     def stop(self) -> None:
         """Stop reading; the session ends, and with it all announcements."""
-        self._thread.expect_end()
-        with self._changed:
-            self._stop_requested = True
-            self._changed.notify_all()
-        self._thread.join()
+        self._thread.end(self._changed)
         self._zookeeper.stop()
         self._calls.stop()
 
@@ -317,11 +312,11 @@ class ZooKeeperDiscovery:
         wait_s, has_failed = READ_EVERY_S, False
         while True:
             with self._changed:
-                is_idle = not (self._marked or self._all_marked or self._stop_requested)
+                is_idle = not (self._marked or self._all_marked or self._thread.is_end_expected)
                 # Marks that are set meanwhile stay.
                 if is_idle and not self._clock.wait(self._changed, wait_s):
                     self._all_marked = True
-                if self._stop_requested:
+                if self._thread.is_end_expected:
                     return
                 whole, self._all_marked = self._all_marked or has_failed, False
                 marked, self._marked = self._marked, set()

@@ -150,8 +150,8 @@ def client_file(context: RoleContext) -> LifecycleHandler:
 class _Announcement:
     """Announces the broker once the metadata database exists; the broker works without it.
 
-    For a broker without other roles, no such database exists or is created. The condition's mutex
-    guards the stop flag that the thread waits on.
+    For a broker without other roles, no such database exists or is created. The condition only lets
+    `stop` end the waits of the thread.
 
     Args:
         context: Options, sockets and services of the process.
@@ -159,7 +159,6 @@ class _Announcement:
 
     def __init__(self, context: RoleContext) -> None:
         self._context = context
-        self._stop_requested = False
         self._changed = threading.Condition()
         self._announced: Lifecycle | None = None
         self._thread = OwnedThread(
@@ -172,17 +171,13 @@ class _Announcement:
 
     def stop(self) -> None:
         """Withdraw the announcement."""
-        self._thread.expect_end()
-        with self._changed:
-            self._stop_requested = True
-            self._changed.notify_all()
-        self._thread.join(_ANNOUNCE_LIMIT_S)
+        self._thread.end(self._changed, _ANNOUNCE_LIMIT_S)
         if self._announced is not None and not self._thread.is_alive():
             self._announced.stop()
 
     def _run(self) -> None:
         failure_log = RateLimitedLog(_logger, self._context.clock)
-        while not self._stop_requested:
+        while not self._thread.is_end_expected:
             try:
                 if self._has_database():
                     self._announce()
@@ -190,7 +185,7 @@ class _Announcement:
             except PenstockError as error:
                 failure_log.warning("other processes cannot find this broker yet: %s", error)
             with self._changed:
-                if not self._stop_requested:
+                if not self._thread.is_end_expected:
                     self._context.clock.wait(self._changed, _ANNOUNCE_EVERY_S)
 
     def _has_database(self) -> bool:
