@@ -38,3 +38,9 @@ def connect(broker: RunningBroker) -> Iterator[Callable[[], V2]]:
     yield connection
     for one in made:
         one.close()
+
+
+@pytest.fixture
+def client(connect: Callable[[], V2]) -> V2:
+    """A connection to the broker's TCP front."""
+    return connect()

@@ -24,8 +24,6 @@ from penstock.storage.queue.options import DiskQueueOptions
 from penstock.testing.clock import VirtualClock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from penstock.broker.options import BrokerOptions
     from penstock.broker.topics.topic import Topic
 
@@ -35,12 +33,6 @@ TOPIC = "t#ephemeral"
 @pytest.fixture
 def options(options: BrokerOptions) -> BrokerOptions:
     return dataclasses.replace(options, tcp_port=0, mem_queue_size=5, min_free_bytes=0)
-
-
-@pytest.fixture
-def client(broker: RunningBroker) -> Iterator[V2]:
-    with V2(broker.server.broker.tcp_port) as client:
-        yield client
 
 
 def topic_of(broker: RunningBroker) -> Topic:

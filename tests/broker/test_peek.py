@@ -17,8 +17,6 @@ from penstock.broker.channel.channel_state import ChannelState
 from penstock.broker.channel.message_states import MessageState, offsets_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from penstock.broker.options import BrokerOptions
 
 HOUR = 3_600_000
@@ -27,12 +25,6 @@ HOUR = 3_600_000
 @pytest.fixture
 def options(options: BrokerOptions) -> BrokerOptions:
     return dataclasses.replace(options, tcp_port=0)
-
-
-@pytest.fixture
-def client(broker: RunningBroker) -> Iterator[V2]:
-    with V2(broker.server.broker.tcp_port) as client:
-        yield client
 
 
 def peek(broker: RunningBroker, query: str = "") -> dict[str, object]:

@@ -13,20 +13,12 @@ from v2 import V2, sized
 from penstock.storage.queue.disk_queue import DiskQueueOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from penstock.broker.options import BrokerOptions
 
 
 @pytest.fixture
 def options(options: BrokerOptions) -> BrokerOptions:
     return dataclasses.replace(options, tcp_port=0)
-
-
-@pytest.fixture
-def client(broker: RunningBroker) -> Iterator[V2]:
-    with V2(broker.server.broker.tcp_port) as client:
-        yield client
 
 
 def seek(broker: RunningBroker, query: str) -> list[int]:

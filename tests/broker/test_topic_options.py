@@ -15,20 +15,12 @@ from penstock.broker.channel.policy import ChannelOptions
 from penstock.broker.topics.options import TopicOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from penstock.broker.options import BrokerOptions
 
 
 @pytest.fixture
 def options(options: BrokerOptions) -> BrokerOptions:
     return dataclasses.replace(options, tcp_port=0)
-
-
-@pytest.fixture
-def client(broker: RunningBroker) -> Iterator[V2]:
-    with V2(broker.server.broker.tcp_port) as client:
-        yield client
 
 
 def configure(broker: RunningBroker, query: str) -> dict[str, dict[str, object]]:
