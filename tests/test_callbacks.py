@@ -79,7 +79,6 @@ EXEMPT = {
         "services.api.indexer.sql_task.SqlTaskRoutes": {"overlord"},
         "services.api.indexer.task_files.TaskFiles": {"live_report"},
         "services.api.overview.ProcessOverview": {"own_state"},
-        "services.api.process_clients.HttpActionClient": {"find_overlord"},
         "services.api.process_clients.HttpTaskClient": {"locate"},
         "services.api.router.RouterParts": {"ready"},
         "services.backup.restore.RestoreTarget": {"import_metadata"},

@@ -17,6 +17,7 @@ import pytest
 from batch_kit import index, lines
 from engine_kit import FakeBatchEngine
 from overlord_kit import OverlordWorld, noop, served, supervisor_spec
+from places_kit import Overlords
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Dependency, PenstockError, Unavailable
@@ -175,7 +176,7 @@ def test_clients_of_processes_that_are_away_name_them() -> None:
     port = closed_port()
     broker = HttpBrokerPort(lambda: f"http://127.0.0.1:{port}")
     assert dependency_of(lambda: broker.available("t")) is Dependency.BROKER
-    actions = HttpActionClient("t", lambda: HostPort("127.0.0.1", port))
+    actions = HttpActionClient("t", Overlords(HostPort("127.0.0.1", port)))
 
     class Action:
         def to_json(self) -> dict[str, object]:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import pytest
 from mailbox_kit import StepLanes
-from places_kit import FixedPlaces
+from places_kit import FixedPlaces, Overlords
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -448,7 +448,7 @@ def overlord_routes(overlord: FakeOverlord) -> list:
 def test_actions_reach_the_overlord_and_its_answer_the_task(serve) -> None:
     overlord = FakeOverlord()
     address = serve(overlord_routes(overlord))
-    client = HttpActionClient("t", lambda: address, TOKEN, "w")
+    client = HttpActionClient("t", Overlords(address), TOKEN, "w")
     assert client.perform(UpdateLocation("h", 1)) is None
     action = {"type": "updateLocation", "host": "h", "port": 1}
     assert overlord.actions == [("t", action)]
@@ -460,20 +460,19 @@ def test_actions_reach_the_overlord_and_its_answer_the_task(serve) -> None:
 
 def test_an_action_finds_the_overlord_anew_each_time(serve) -> None:
     overlord = FakeOverlord()
-    places = [HostPort("127.0.0.1", 1), serve(overlord_routes(overlord))]
-    client = HttpActionClient("t", lambda: places.pop(0), TOKEN)
+    places = Overlords(HostPort("127.0.0.1", 1), serve(overlord_routes(overlord)))
+    client = HttpActionClient("t", places, TOKEN)
     with pytest.raises(Unavailable):
         client.perform(UpdateLocation("h", 1))  # tried again by whoever asked
     client.perform(UpdateLocation("h", 1))
     assert len(overlord.actions) == 1
-    assert not places
 
 
 def test_an_action_that_another_server_gets_is_tried_again(serve) -> None:
     """After a restart a role of the same Penstock may have the port that the overlord had."""
     overlord = FakeOverlord()
-    places = [serve([]), serve(overlord_routes(overlord))]
-    client = HttpActionClient("t", lambda: places.pop(0), TOKEN)
+    places = Overlords(serve([]), serve(overlord_routes(overlord)))
+    client = HttpActionClient("t", places, TOKEN)
     with pytest.raises(Unavailable, match="another server listens at"):
         client.perform(UpdateLocation("h", 1))
     client.perform(UpdateLocation("h", 1))

@@ -402,7 +402,7 @@ class HttpActionClient:
 
     Args:
         task_id: The task that sends the actions.
-        find_overlord: Returns the overlord's address; raises Unavailable if it is unknown.
+        locator: Looks up the overlord.
         token: Bearer token.
         worker: Worker that runs the task; actions from a worker that lost the task are refused.
     """
@@ -410,19 +410,19 @@ class HttpActionClient:
     def __init__(
         self,
         task_id: str,
-        find_overlord: Callable[[], HostPort],
+        locator: WorkerLocator,
         token: str | None = None,
         worker: str | None = None,
     ) -> None:
         self._task_id = task_id
         self._worker = worker
-        self._find_overlord = find_overlord
+        self._locator = locator
         self._token = token
 
     def perform(self, action: TaskAction[R]) -> R:
         """Send an action and return its answer; see `ActionClient`."""
         client = JsonClient(
-            f"http://{self._find_overlord()}",
+            f"http://{self._locator.overlord()}",
             token=self._token,
             timeout_s=ACTION_TIMEOUT_S,
             dependency=Dependency.OVERLORD,

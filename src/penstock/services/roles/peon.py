@@ -251,7 +251,7 @@ class PeonRole:
 
     def _actions(self, task_id: str) -> HttpActionClient:
         token = self._options.token
-        return HttpActionClient(task_id, self._locator.overlord, token, self._worker_name)
+        return HttpActionClient(task_id, self._locator, token, self._worker_name)
 
     def _tables(self) -> TableSource:
         options = self._options
