@@ -69,7 +69,7 @@ class MailboxExecutor:
     Args:
         mailbox: The mailbox that receives the mail.
         priority: Priority of the mail and of the yields.
-        controller: Of the default action, for `is_idle`; None: there is no default action.
+        controller: Controller of the default action, for `is_idle`; None: there is no such action.
     """
 
     def __init__(
