@@ -62,6 +62,9 @@ _UNEVEN: Final = 4
 _EVEN_BYTES: Final = 2 << 20
 # Rows are counted in the pages of lists if their column chunk unpacks to more times its size.
 _UNPACKED_MAX: Final = 200
+# Where a footer may be wrong, rows are counted in all lists of a row group that exceed that many
+# batches: fewer may be read at once if they are not as even as their pages announce.
+_UNCOUNTED_BATCHES_MAX: Final = 4
 # Size in memory of a value of each type; for other types, that of an offset.
 _VALUE_BYTES: Final = 8
 # Approximate number of values in a part, and of parts, in which rows of lists are counted.
@@ -405,14 +408,23 @@ class _RowBounds:
     ) -> Iterator[_Span | _Spans]:
         """Yield the sizes of pages of the largest columns, and those of the other whole columns."""
         uneven = [one for one in chunks if one.is_text or one.is_list]
+        in_lists = sum(one.span(rows, one.values, one.size).size for one in uneven if one.is_list)
+        is_counted = self._all_pages and in_lists > _UNCOUNTED_BATCHES_MAX * BATCH_BYTES_MAX
         left = BATCH_BYTES_MAX / _UNEVEN
         for one in sorted(uneven, key=lambda one: one.span(rows, one.values, one.size).size):
             whole = one.span(rows, one.values, one.size)
             left -= whole.size
-            yield whole if left >= 0 else self._by_pages(group, rows, one)
+            yield whole if left >= 0 else self._by_pages(group, rows, one, is_counted)
 
-    def _by_pages(self, group: int, rows: int, chunk: _Chunk) -> _Span | _Spans:
-        """Return the sizes of pages, which limit those of their rows."""
+    def _by_pages(self, group: int, rows: int, chunk: _Chunk, is_counted: bool) -> _Span | _Spans:
+        """Return the sizes of pages, which limit those of their rows.
+
+        Args:
+            group: The row group.
+            rows: Its number of rows.
+            chunk: The column chunk.
+            is_counted: Whether to count the rows of lists even if the headers contain them.
+        """
         whole = chunk.span(rows, chunk.values, chunk.size)
         found = self._pages.of(group, chunk.number)
         if found.problem:
@@ -420,7 +432,7 @@ class _RowBounds:
         pages = found.data
         are_rows_known = all(page.rows is not None for page in pages)
         if chunk.is_list and (
-            self._all_pages
+            is_counted
             or (
                 not are_rows_known
                 and whole.size > BATCH_BYTES_MAX

@@ -104,8 +104,8 @@ class RunningCall:
     def end(self) -> None:
         """Mark the end of the call; if it was stopped, later work of Spark is ended.
 
-        If no thread can be started for that, the work runs to its end: the outcome of the call,
-        which the caller has by now, must not be lost.
+        If no thread can be started for that, the work runs to its end, because an exception here
+        would replace the outcome of the call.
         """
         self._ended.set()
         if self._ignored is not None:

@@ -71,18 +71,20 @@ def parquet_batches(
     Raises:
         BadRecords: The file is damaged or exceeds a bound.
     """
+    yield from _guarded(_batches(stored, size, shown, all_pages), doing)
 
-    def batches() -> Iterator[pa.RecordBatch]:
-        file = pq.ParquetFile(stored, pre_buffer=False)
-        check_rows(file.metadata, size, shown)
-        groups = range(file.num_row_groups)
-        runs = runs_of_groups(
-            stored, file.metadata, groups, None, BATCH_ROWS, shown, all_pages=all_pages
-        )
-        for run, rows in runs:
-            yield from file.iter_batches(batch_size=rows, row_groups=run, use_threads=False)
 
-    yield from _guarded(batches(), doing)
+def _batches(
+    stored: pa.NativeFile, size: int, shown: str, all_pages: bool
+) -> Iterator[pa.RecordBatch]:
+    file = pq.ParquetFile(stored, pre_buffer=False)
+    check_rows(file.metadata, size, shown)
+    groups = range(file.num_row_groups)
+    runs = runs_of_groups(
+        stored, file.metadata, groups, None, BATCH_ROWS, shown, all_pages=all_pages
+    )
+    for run, rows in runs:
+        yield from file.iter_batches(batch_size=rows, row_groups=run, use_threads=False)
 
 
 def read_arrow(source: RecordSource, options: ReadingOptions) -> RecordBatches:
