@@ -79,6 +79,7 @@ LATER_FILES = frozenset(
         "test_moved_folder.py",
         "test_role_loops.py",
         "test_rolling_restart.py",
+        "test_router_limits.py",
         "test_side_by_side.py",
         "test_stalled_readers.py",
         "test_testing_page.py",

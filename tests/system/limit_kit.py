@@ -251,7 +251,10 @@ def until(condition: Callable[[], bool], role: LimitedRole | None = None) -> Non
 
 def works_again(role: LimitedRole, works: Callable[[], bool]) -> bool:
     """Wait until a process works again, or has ended; say whether it works."""
-    until(lambda: role.has_ended or works())
+    try:
+        until(lambda: role.has_ended or works())
+    except AssertionError as error:
+        raise AssertionError(f"{error}{role.said()}") from None
     return not role.has_ended
 
 
