@@ -40,7 +40,7 @@ class AgainstModel(RuleBasedStateMachine):
         self.held: dict[int, tuple[int, int, int, int]] = {}  # id -> client, deadline, since, tries
         self.waiting: dict[int, tuple[int, int]] = {}  # id -> due, tries
         self.stale: dict[tuple[int, int], int] = {}  # client, id -> deadline, from before a seek
-        self.sought: set[int] = set()  # since the journal was written
+        self.repositioned: set[int] = set()  # since the journal was written
 
     def advance(self, partition: int, offset: int) -> None:
         while message_id.of(partition, offset) in self.done:
@@ -171,7 +171,7 @@ class AgainstModel(RuleBasedStateMachine):
     def seek(self, data: st.DataObject, partition: int) -> None:
         offset = data.draw(st.integers(0, self.ends[partition]))
         self.state.seek(partition, offset)
-        self.sought.add(partition)
+        self.repositioned.add(partition)
         self.next[partition] = offset
         for number, (client, deadline, _, _) in self.held.items():
             if message_id.of(partition, offset) <= number < message_id.of(partition + 1, 0):
@@ -197,13 +197,13 @@ class AgainstModel(RuleBasedStateMachine):
     @rule()
     def write_journal(self) -> None:
         self.journal += written(self.state)
-        self.sought.clear()
+        self.repositioned.clear()
 
     @rule()
     def compact(self) -> None:
         self.blob = snapshot(self.state)
         self.journal = []
-        self.sought.clear()
+        self.repositioned.clear()
 
     @rule()
     def restart(self) -> None:
@@ -234,7 +234,7 @@ class AgainstModel(RuleBasedStateMachine):
                     done = message_id.split(number)[1] in self.state.progress[partition].done
                     assert done
                     # A seek that was not written leaves the partition as it was before it.
-                    assert number in self.done or partition in self.sought
+                    assert number in self.done or partition in self.repositioned
         self.done = {
             message_id.of(partition, offset)
             for partition in range(PARTITIONS)
@@ -247,7 +247,7 @@ class AgainstModel(RuleBasedStateMachine):
             for number in range(message_id.of(partition, start), message_id.of(partition, end))
         }
         self.waiting, self.held, self.stale = waiting, {}, {}
-        self.sought.clear()
+        self.repositioned.clear()
 
     @invariant()
     def agree(self) -> None:

@@ -131,12 +131,12 @@ def test_effects_and_facts_agree_on_every_walk() -> None:
 @pytest.mark.parametrize("event", [E.SUBSCRIBED, E.TLS_STARTED, E.TLS_STARTED_FIRST])
 def test_the_outcome_of_a_step_that_outlives_its_connection_is_ignored(event: ClientEvent) -> None:
     session = ClientSession(0, ClientState.CLOSED)
-    assert session.happened(event) == ()
+    assert session.apply(event) == ()
     assert session.closed
 
 
 def test_a_refused_command_changes_nothing() -> None:
     session = ClientSession(0)
     with pytest.raises(CommandRefused, match="E_INVALID cannot RDY in current state"):
-        session.happened(E.RDY)
+        session.apply(E.RDY)
     assert session.state is ClientState.NEW

@@ -48,12 +48,12 @@ class Records:
         self.next: set[int] = set()
         self.waiting: set[int] = set()
         self.done: set[int] = set()
-        self.sought: set[int] = set()
+        self.repositioned: set[int] = set()
         journal_records.replay(blob, self)
 
     def on_seek(self, partition: int, offset: int) -> None:
         del offset
-        self.sought.add(partition)
+        self.repositioned.add(partition)
 
     def on_next(self, partition: int, offset: int) -> None:
         del offset
@@ -306,7 +306,7 @@ class AgainstTable(RuleBasedStateMachine):
         assert records.waiting == with_effect[F.RECORD_WAIT]
         partitions = {message_id.split(n)[0] for n in with_effect[F.RECORD_NEXT]}
         assert partitions <= records.next
-        assert records.sought == {message_id.split(n)[0] for n in with_effect[F.RECORD_SEEK]}
+        assert records.repositioned == {message_id.split(n)[0] for n in with_effect[F.RECORD_SEEK]}
         assert state.recorder.urgent == bool(with_effect[F.JOURNAL_SOON])
         assert state.requeued_count == counted[F.COUNT_REQUEUED]
         assert state.timed_out_count == counted[F.COUNT_TIMED_OUT]

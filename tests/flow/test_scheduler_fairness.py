@@ -243,18 +243,18 @@ def test_how_long_a_run_goes_on(elapsed_ms: int, answers: dict[str, bool], expec
     clock = VirtualClock()
     run = TimedRun(clock, 100)
     clock.advance(ms=elapsed_ms)
-    assert run.goes_on(**answers) is expected
+    assert run.may_continue(**answers) is expected
 
 
 def test_a_run_ends_when_nobody_wants_it() -> None:
     run = TimedRun(VirtualClock(), 100)
-    assert run.goes_on()
+    assert run.may_continue()
     run.is_wanted = False
-    assert not run.goes_on()
+    assert not run.may_continue()
     run.is_wanted = True
     run.is_terminated = True
-    assert not run.goes_on()
-    assert not TimedRun(VirtualClock(), 0).goes_on()
+    assert not run.may_continue()
+    assert not TimedRun(VirtualClock(), 0).may_continue()
 
 
 def test_a_run_repeats_for_a_short_time() -> None:

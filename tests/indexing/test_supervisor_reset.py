@@ -94,11 +94,11 @@ def test_offsets_that_the_topic_does_not_have_are_not_held_and_the_others_are(wa
 
 
 def test_a_lack_is_sure_only_when_it_lasts_for_two_looks(watch):
-    assert watch.topic.sure(["a"]) == set()
+    assert watch.topic.confirmed_missing(["a"]) == set()
     watch.poll()
-    assert watch.topic.sure(["a", "b"]) == set()
+    assert watch.topic.confirmed_missing(["a", "b"]) == set()
     watch.poll()
-    assert watch.topic.sure(["a", "b"]) == {"a"}
-    assert watch.topic.sure(["b"]) == set()
+    assert watch.topic.confirmed_missing(["a", "b"]) == {"a"}
+    assert watch.topic.confirmed_missing(["b"]) == set()
     watch.poll()
-    assert watch.topic.sure(["a", "b"]) == {"b"}  # a was there in between
+    assert watch.topic.confirmed_missing(["a", "b"]) == {"b"}  # a was there in between

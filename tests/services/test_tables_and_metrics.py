@@ -27,7 +27,7 @@ from penstock.services.api.router import TableRoutes
 from penstock.services.api.router_metrics import RouterMetrics
 from penstock.services.metrics_text import metrics_text
 from penstock.services.options.values import HostPort
-from penstock.spark.tables import Feeder, what_comes, why_empty
+from penstock.spark.tables import Feeder, reason_without_rows, why_empty
 from penstock.spark.tables.visible_files import DECLARED_FOR_S, VisibleFiles
 from penstock.storage.metadata import (
     AnnouncedFile,
@@ -118,8 +118,10 @@ async def test_a_datasource_without_rows_is_known_by_its_supervisor(
     store.supervisors.put("b", {**spec, "suspended": False})
     feeders = source.feeders("flights")
     assert feeders == [Feeder("a", suspended=True), Feeder("b", suspended=False)]
-    assert "supervisor b exists and its first rows will follow" in what_comes("flights", feeders)
-    assert "penstock supervisor resume a" in what_comes("flights", feeders[:1])
+    assert "supervisor b exists and its first rows will follow" in reason_without_rows(
+        "flights", feeders
+    )
+    assert "penstock supervisor resume a" in reason_without_rows("flights", feeders[:1])
     assert source.feeders("others") == []
     application = Starlette(
         routes=TableRoutes(source).routes(), exception_handlers={PenstockError: answer_error}

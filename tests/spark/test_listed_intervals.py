@@ -20,7 +20,7 @@ from penstock.core.intervals import Granularity, Interval
 from penstock.indexing.batch.engine import Partitioning
 from penstock.indexing.ports import TaskState
 from penstock.spark.batch.engine import SparkBatchEngine, SparkBatchOptions
-from penstock.spark.chunks import given_starts
+from penstock.spark.chunks import explicit_bucket_starts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +58,7 @@ def test_starts_are_those_of_the_granularity(ends: list[int], times: list[int]) 
     at = sorted(ends)
     intervals = [Interval(*pair) for pair in zip(at[::2], at[1::2], strict=False)]
     granularity = Granularity.of_intervals(intervals)
-    found = given_starts(np.array(times, np.int64), granularity.given)
+    found = explicit_bucket_starts(np.array(times, np.int64), granularity.given)
     assert found.tolist() == [granularity.truncate(ms) for ms in times]
 
 

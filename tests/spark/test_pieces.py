@@ -24,10 +24,10 @@ from penstock.spark.chunk_work import (
 from penstock.spark.pieces import (
     REPORT_SCHEMA,
     Work,
+    distribute,
     numbers,
     reported,
     run_pieces,
-    shared_out,
 )
 
 
@@ -37,7 +37,7 @@ def test_everything_is_in_one_piece_and_no_piece_is_needlessly_large(
     sizes: list[int], most: int
 ) -> None:
     items = list(enumerate(sizes))
-    pieces = shared_out(items, most, lambda item: item[1])
+    pieces = distribute(items, most, lambda item: item[1])
     assert sorted(item for piece in pieces for item in piece) == items
     assert len(pieces) == min(most, len(items))
     assert all(pieces)

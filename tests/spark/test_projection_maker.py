@@ -86,9 +86,9 @@ class World:
             made[name] = ProjectionFileReport(name, 20, 1)
         return made
 
-    def want(self, *numbers: int, plan: ProjectionPlan = PLAN, size: int = 100) -> None:
+    def request(self, *numbers: int, plan: ProjectionPlan = PLAN, size: int = 100) -> None:
         files = [file(number, size) for number in numbers]
-        self.maker.want("d", plan, COLUMNS, [one for one in files if self.maker.eligible(one)])
+        self.maker.request("d", plan, COLUMNS, [one for one in files if self.maker.eligible(one)])
 
     def counts(self) -> tuple[float, float, float]:
         maker = self.maker
@@ -115,21 +115,21 @@ def test_what_is_asked_first_is_first_one_plan_a_job_within_bounds(
     make: Callable[..., World],
 ) -> None:
     world = make()
-    world.want(3, 2, 1)
-    world.want(9, plan=OTHER)
-    world.want(5, 4, 3, size=60)
+    world.request(3, 2, 1)
+    world.request(9, plan=OTHER)
+    world.request(5, 4, 3, size=60)
     world.maker.work()
     # Two of 100 bytes, then the bound; what is queued stays in its order; one is asked for twice.
     assert world.jobs == [["3", "2"], ["1", "5", "4"], ["9"]]
     assert world.counts() == (6, 0, 0)
-    world.want(1, 2, 3)
+    world.request(1, 2, 3)
     world.maker.work()
     assert len(world.jobs) == 3
 
 
 def test_a_file_that_is_larger_than_a_job_has_one_of_its_own(make: Callable[..., World]) -> None:
     world = make()
-    world.want(2, 1, size=10_000)
+    world.request(2, 1, size=10_000)
     world.maker.work()
     assert world.jobs == [["2"], ["1"]]
 
@@ -149,10 +149,10 @@ def test_what_is_too_much_is_dropped_with_a_count_and_asked_for_again(
     make: Callable[..., World],
 ) -> None:
     world = make()
-    world.want(*range(10))
+    world.request(*range(10))
     assert world.counts() == (0, 0, 4)
     world.maker.work()
-    world.want(*range(6, 10))  # the others are there
+    world.request(*range(6, 10))  # the others are there
     world.maker.work()
     assert world.counts() == (10, 0, 4)
 
@@ -170,11 +170,11 @@ def test_a_full_disk_is_told_once_and_ends_the_making_for_a_while(
         raise kind("no space left")
 
     world.fails = full
-    world.want(*range(6))
+    world.request(*range(6))
     with caplog.at_level(logging.WARNING):
         for _ in range(5):
             world.maker.work()
-            world.want(*range(6))
+            world.request(*range(6))
     assert len(world.jobs) == tries
     assert world.counts() == (0, 2, 4)
     (line,) = caplog.messages
@@ -183,7 +183,7 @@ def test_a_full_disk_is_told_once_and_ends_the_making_for_a_while(
     )
     world.fails = lambda _files: None
     world.clock.advance(600)
-    world.want(*range(6))
+    world.request(*range(6))
     world.maker.work()
     assert world.counts() == (6, 2, 4)
 
@@ -196,7 +196,7 @@ def test_a_session_that_ended_with_its_spark_is_lost_once(make: Callable[..., Wo
             raise EngineUnavailable("no active session")
 
     world.fails = lost
-    world.want(2, 1)
+    world.request(2, 1)
     world.maker.work()
     assert world.jobs == [["2", "1"], ["2", "1"]]
     assert world.counts() == (2, 0, 0)
@@ -213,7 +213,7 @@ def test_one_bad_file_of_a_job_does_not_keep_the_others_from_it(
 
     world.fails = bad
     for _ in range(3):
-        world.want(2, 1)
+        world.request(2, 1)
         world.maker.work()
     assert world.jobs == [["2", "1"], ["2"], ["1"]]
     assert world.counts() == (1, 1, 0)
@@ -227,7 +227,7 @@ def test_of_a_store_that_the_jvm_cannot_read_nothing_is_made(
 ) -> None:
     world = make()
     monkeypatch.setattr(making, "needs_workers", lambda _spark, _files: True)
-    world.want(3, 2, 1)
+    world.request(3, 2, 1)
     world.maker.work()
     assert world.jobs == []
     assert world.counts() == (0, 2, 1)
@@ -240,7 +240,7 @@ def test_what_workers_wrote_elsewhere_is_no_file(
 ) -> None:
     world = make()
     world.elsewhere = str(tmp_path / "of another host")
-    world.want(1)
+    world.request(1)
     world.maker.work()
     assert world.counts() == (0, 1, 0)
     assert not world.shelf.made("d", PLAN.digest)
@@ -249,9 +249,9 @@ def test_what_workers_wrote_elsewhere_is_no_file(
 
 def test_nothing_is_made_after_the_end(make: Callable[..., World]) -> None:
     world = make()
-    world.want(1)
+    world.request(1)
     world.maker.stop()
-    world.want(2)
+    world.request(2)
     world.maker.work()
     assert world.jobs == []
     world.maker.start()

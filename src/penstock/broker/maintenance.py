@@ -46,7 +46,7 @@ _logger = logging.getLogger(__name__)
 _LEFTOVER_RETRIES: Final = RetryPolicy(1_000, 60_000)
 
 
-async def sync_leftovers(topics: Topics, going_on: Callable[[], bool], clock: Clock) -> None:
+async def sync_leftovers(topics: Topics, may_continue: Callable[[], bool], clock: Clock) -> None:
     """Fsync the queues and journals that a killed broker left unsynced, if any, in the background.
 
     Retries until all are durable or deleted. A queue or journal that cannot be synced
@@ -54,7 +54,7 @@ async def sync_leftovers(topics: Topics, going_on: Callable[[], bool], clock: Cl
 
     Args:
         topics: The topics, which know whether the previous broker was killed.
-        going_on: Returns whether to continue; after a stop, the next start repeats the work.
+        may_continue: Returns whether to continue; after a stop, the next start repeats the work.
         clock: For the log.
     """
     if not topics.left_unsynced:
@@ -63,9 +63,11 @@ async def sync_leftovers(topics: Topics, going_on: Callable[[], bool], clock: Cl
     queues = [(topic, queue) for topic in topics for queue in topic.queues]
     channels = [(topic, channel) for topic in topics for channel in topic.channels.values()]
     for attempt in itertools.count(1):
-        queues = await run_on_thread(partial(_sync_queues, queues, going_on, failure_log))
-        channels = [one for one in channels if not await _sync_channel(*one, going_on, failure_log)]
-        if not going_on():
+        queues = await run_on_thread(partial(_sync_queues, queues, may_continue, failure_log))
+        channels = [
+            one for one in channels if not await _sync_channel(*one, may_continue, failure_log)
+        ]
+        if not may_continue():
             return
         if not queues and not channels:
             topics.left_unsynced = False
@@ -75,13 +77,13 @@ async def sync_leftovers(topics: Topics, going_on: Callable[[], bool], clock: Cl
 
 def _sync_queues(
     queues: Iterable[tuple[Topic, MessageQueue]],
-    going_on: Callable[[], bool],
+    may_continue: Callable[[], bool],
     failure_log: RateLimitedLog,
 ) -> list[tuple[Topic, MessageQueue]]:
     """Fsync queues on another thread; return those that are not durable yet."""
     left: list[tuple[Topic, MessageQueue]] = []
     for topic, queue in queues:
-        if going_on() and queue.durable < queue.latest:
+        if may_continue() and queue.durable < queue.latest:
             try:
                 queue.request_sync().result()
             except Closed:
@@ -94,10 +96,10 @@ def _sync_queues(
 
 
 async def _sync_channel(
-    topic: Topic, channel: Channel, going_on: Callable[[], bool], failure_log: RateLimitedLog
+    topic: Topic, channel: Channel, may_continue: Callable[[], bool], failure_log: RateLimitedLog
 ) -> bool:
     """Fsync the journal of a channel; return whether it is durable or was deleted."""
-    if not going_on():
+    if not may_continue():
         return False
     try:
         await channel.keep(durable=True)

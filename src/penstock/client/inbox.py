@@ -43,7 +43,7 @@ class Inbox:
 
     def forget(self, answers: Answers) -> None:
         """Drop messages of a closed connection, which can no longer be answered."""
-        self._messages = deque(m for m in self._messages if not m.came_on(answers))
+        self._messages = deque(m for m in self._messages if not m.is_from(answers))
 
     async def take(self, limit: int) -> list[Message]:
         """Wait for messages; return at most `limit`, or none at the end.

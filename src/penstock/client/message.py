@@ -88,7 +88,7 @@ class Message:
             raise Conflict(f"{self!r} was answered before: touch it earlier")
         return self._answers.touch(self.id)
 
-    def came_on(self, answers: Answers) -> bool:
+    def is_from(self, answers: Answers) -> bool:
         """Return whether the message was received on this connection."""
         return self._answers is answers
 

@@ -354,13 +354,13 @@ class Producer:
     # -- sending
 
     async def _send(self, data: bytes, *, retry: bool) -> None:
-        self._check_hope(retry=retry)
+        self._check_connected(retry=retry)
         if not self._window.try_enter(len(data)):
             await self._window.enter(len(data))
         try:
             answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             publish = _Publish(data, answer, retry=retry)
-            self._check_hope(retry=retry)  # the wait may have been long
+            self._check_connected(retry=retry)  # the wait may have been long
             if self._connection is not None:
                 self._send_now(publish, self._connection)
             else:
@@ -378,7 +378,7 @@ class Producer:
             self._sent.pop()  # otherwise the next answer would be assigned to it
             raise
 
-    def _check_hope(self, *, retry: bool) -> None:
+    def _check_connected(self, *, retry: bool) -> None:
         """Refuse a publish that would have to wait for the next attempt to connect."""
         if self._closed is not None:
             raise Closed(str(self._closed)) from self._closed.__cause__
@@ -455,7 +455,7 @@ class Producer:
             while self._connection is None:
                 pause_s = self._backoff.next_s()
                 if pause_s:
-                    self._give_up_hope(reason)
+                    self._fail_not_waiting(reason)
                     await self._environment.sleep(pause_s)
                 self._down = None
                 try:
@@ -468,7 +468,7 @@ class Producer:
                     _logger.exception("no connection to publish on")
                     reason = Unavailable(f"{self.address} cannot be reached: {error!r}; try again")
 
-    def _give_up_hope(self, reason: PenstockError) -> None:
+    def _fail_not_waiting(self, reason: PenstockError) -> None:
         """Fail publishes that cannot wait for the next attempt, or that it cannot help."""
         self._down = reason
         kept: deque[_Publish] = deque()

@@ -97,7 +97,7 @@ class ZonedClock:
         found = self.around(ms)
         return ms + found.ahead_ms[found.at(ms)]
 
-    def come_to(self, ms: int) -> int:
+    def latest_wall_time(self, ms: int) -> int:
         """Return the latest wall time that the clock has shown up to an instant."""
         found = self.around(ms)
         number = found.at(ms)
@@ -212,7 +212,7 @@ class ZonedBuckets:
         """Return the first instant of the bucket that contains an instant, and of the next one."""
         if self.is_within_day:
             return self._start_in_day(ms), self._end_in_day(ms)
-        low, high = self.wall_times(self.clock.come_to(ms))
+        low, high = self.wall_times(self.clock.latest_wall_time(ms))
         return self.clock.first(low), self.clock.first(high)
 
     def wall_times(self, wall_ms: int) -> tuple[int, int]:

@@ -130,7 +130,9 @@ def lies_inside(ms: npt.NDArray[np.int64], intervals: Sequence[Interval]) -> npt
     return inside
 
 
-def given_starts(ms: npt.NDArray[np.int64], given: Sequence[Interval]) -> npt.NDArray[np.int64]:
+def explicit_bucket_starts(
+    ms: npt.NDArray[np.int64], given: Sequence[Interval]
+) -> npt.NDArray[np.int64]:
     """Return the starts of the buckets of instants; the buckets are given and sorted."""
     edges = {edge for one in given for edge in (one.start_ms, one.end_ms)}
     # The end of an interval is the start of the gap or interval after it.

@@ -88,11 +88,11 @@ from penstock.spark.messages.records import RecordRows
 from penstock.spark.pieces import (
     REPORT_SCHEMA,
     Work,
+    distribute,
     limited,
     numbered,
     reports_of,
     run_pieces,
-    shared_out,
 )
 from penstock.spark.pipeline import CHUNK_COLUMN, OBSERVED, chunked
 from penstock.spark.rollup import RowFold, fold_of
@@ -390,7 +390,7 @@ class SparkEngine:
         runs = [run for report in read for run in report.runs]
         if not runs:
             return read
-        joining = JoinWork(shared_out(_chunks(runs), self._parallelism, _rows), target, fold)
+        joining = JoinWork(distribute(_chunks(runs), self._parallelism, _rows), target, fold)
         joined = _run(spark, functools.partial(join_runs, joining), len(joining.pieces))
         for path in {run.path for run in runs}:
             Path(path).unlink(missing_ok=True)

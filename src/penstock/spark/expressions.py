@@ -14,7 +14,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import BooleanType, LongType, StringType
 
 from penstock.core.intervals import START_OF_TIME_MS, Granularity
-from penstock.spark.chunks import given_starts, lies_inside, zoned_starts
+from penstock.spark.chunks import explicit_bucket_starts, lies_inside, zoned_starts
 from penstock.spark.schema_text import quoted
 from penstock.spark.topic.row_shape import TIME_COLUMN
 from penstock.spark.topic.value_sets import in_order
@@ -124,7 +124,7 @@ def _given_start(time: Column, given: Sequence[Interval]) -> Column:
 
     Python looks them up, because a condition for each bucket would make the plan grow.
     """
-    return _of_millis(time, lambda ms: given_starts(ms, given), LongType())
+    return _of_millis(time, lambda ms: explicit_bucket_starts(ms, given), LongType())
 
 
 def _of_millis(

@@ -28,7 +28,7 @@ Work = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 T = TypeVar("T")
 
 
-def shared_out(
+def distribute(
     items: Sequence[T], most: int, rows: Callable[[T], int]
 ) -> tuple[tuple[T, ...], ...]:
     """Return items in at most this many pieces of about equal numbers of rows; none is empty."""

@@ -85,7 +85,7 @@ class PartitionProgress:
     def advance(self, end: int) -> None:
         """Record that every message below `end` was delivered."""
         self.next = end = self.done.end_of(end)
-        self._recorder.given_out(self._partition, end)
+        self._recorder.delivered(self._partition, end)
 
     def finish(self, start: int, end: int) -> None:
         """Finish delivered messages of [start, end)."""
@@ -176,7 +176,7 @@ class ChangeRecorder:
         """Whether there are records to write."""
         return bool(self._log or self._next or self._done or self._retries)
 
-    def given_out(self, partition: int, end: int) -> None:
+    def delivered(self, partition: int, end: int) -> None:
         """Record that every message below `end` was delivered."""
         self._next[partition] = end
 
@@ -192,7 +192,7 @@ class ChangeRecorder:
         ranges.add(start, end)
         remove_range(self._retries, message_id.of(partition, start), message_id.of(partition, end))
 
-    def sought(self, partition: int, offset: int) -> None:
+    def repositioned(self, partition: int, offset: int) -> None:
         """Record that a stream partition continues at another offset."""
         self._log += self._merged()
         self._next, self._done, self._retries = {}, {}, {}
@@ -554,7 +554,7 @@ class ChannelState:
         Later commands of clients for messages that were in flight have no effect.
         """
         self._begun += 1
-        self.recorder.sought(partition, offset)
+        self.recorder.repositioned(partition, offset)
         self._stale.put(self.forget(partition, offset), message_id.of(partition, offset))
         self._done += 1
 

@@ -35,7 +35,8 @@ class BacklogShare:
 
     Attributes:
         wanted: For each message before the topic's own: whether the channel still needs it.
-        attempts: Deliveries on this channel of each of the first `NsqBacklog.given_out` messages.
+        attempts: Deliveries on this channel of each of the first `NsqBacklog.delivered_count`
+            messages.
     """
 
     wanted: Flags
@@ -55,7 +56,7 @@ class NsqBacklog:
         channels: The queue of each channel; empty for a channel without one.
 
     Attributes:
-        given_out: Number of messages at the beginning that were delivered on some channel.
+        delivered_count: Number of messages at the beginning that were delivered on some channel.
         handed: Number of messages at the beginning from channels; the topic's own follow.
         shares: For each channel, its part of the messages from channels.
     """
@@ -73,7 +74,7 @@ class NsqBacklog:
         order = np.argsort(handed.attempts == 0, kind="stable")
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
-        self.given_out = int(np.count_nonzero(handed.attempts))
+        self.delivered_count = int(np.count_nonzero(handed.attempts))
         self.handed = len(order)
         self.shares: dict[str, BacklogShare] = {}
         for number, name in enumerate(channels):
@@ -83,7 +84,7 @@ class NsqBacklog:
             places = place[handed.groups[mine]]
             wanted[places] = True
             attempts[places] = handed.each_attempts[mine]
-            self.shares[name] = BacklogShare(wanted, attempts[: self.given_out])
+            self.shares[name] = BacklogShare(wanted, attempts[: self.delivered_count])
         self._rows = np.concatenate([handed.rows[order], rest.rows[~known]])
         times_ns = np.concatenate([handed.times[order], rest.times[~known]])
         # As in a disk queue: times never decrease.

@@ -141,7 +141,7 @@ class NsqImport:
         try:
             self._write(topic.queues[0], backlog, source.name, progress)
             for name, share in backlog.shares.items():
-                state = _state(share, backlog.given_out, len(backlog))
+                state = _state(share, backlog.delivered_count, len(backlog))
                 write_state(topic.folder, name, state, self._fs, self._clock).close()
         finally:
             topic.close()
@@ -173,11 +173,11 @@ class NsqImport:
         queue.request_sync().result()  # `close` ignores a failed sync
 
 
-def _state(share: BacklogShare, given_out: int, total: int) -> ChannelState:
+def _state(share: BacklogShare, delivered_count: int, total: int) -> ChannelState:
     """Return the state of a channel: delivered messages wait, unneeded ones are finished."""
-    waiting = np.flatnonzero(share.wanted[:given_out])
+    waiting = np.flatnonzero(share.wanted[:delivered_count])
     parts = [
-        journal_records.next_(0, given_out),
+        journal_records.next_(0, delivered_count),
         *(
             journal_records.retry(message_id.of(0, offset), 0, attempts)
             for offset, attempts in zip(

@@ -98,7 +98,7 @@ class CommandHandler:
             _consumer(connection).refuse(command.name, command.id)
             return None
         outcome: Outcome = None
-        for effect in session.happened(EVENTS[type(command)]):
+        for effect in session.apply(EVENTS[type(command)]):
             assert outcome is None, f"{effect}: only the last effect may report an event"
             outcome = self._effects[effect](connection, command)
         return outcome

@@ -273,7 +273,7 @@ class TcpConnection(asyncio.Protocol):
     def _react(self, event: ClientEvent) -> Awaitable[ClientEvent] | None:
         """Carry out the effects of an event; return an awaitable if the last is not done yet."""
         outcome = None
-        for effect in self.session.happened(event):
+        for effect in self.session.apply(event):
             assert outcome is None, f"{event}: only the last effect may take time"
             outcome = self._carry_out_effect(effect)
         return outcome

@@ -160,7 +160,7 @@ class OutputBuffer:
         self._end(ClientEvent.ABORT)
 
     def _end(self, event: ClientEvent) -> None:
-        for effect in self._session.happened(event):
+        for effect in self._session.apply(event):
             match effect:
                 case ClientEffect.CLOSE_AFTER_OUTPUT:
                     try:

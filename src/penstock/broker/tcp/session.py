@@ -61,7 +61,7 @@ class ClientSession:
     permissions: Permissions | None = None
     published: dict[str, int] = field(default_factory=dict)
 
-    def happened(self, event: ClientEvent) -> tuple[ClientEffect, ...]:
+    def apply(self, event: ClientEvent) -> tuple[ClientEffect, ...]:
         """Change the state as an event requires, and return the effects to carry out in order.
 
         Raises:

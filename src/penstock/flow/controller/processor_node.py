@@ -291,7 +291,7 @@ class ProcessorNode:
                 transaction.commit()
                 if (
                     not batching
-                    or not run.goes_on(
+                    or not run.may_continue(
                         yielded=instance.yields != yields,
                         loop_is_full=self.connections.loop_is_full(),
                     )

@@ -51,7 +51,7 @@ class ComponentRun(Protocol):
         """Return whether the run was abandoned, so that its results are discarded."""
         ...
 
-    def goes_on(self, *, yielded: bool = False, loop_is_full: bool = False) -> bool:
+    def may_continue(self, *, yielded: bool = False, loop_is_full: bool = False) -> bool:
         """Return, after a trigger, whether there is time for another one before the commit.
 
         Args:
@@ -74,7 +74,7 @@ class ComponentRun(Protocol):
 
 
 class TimedRun:
-    """`ComponentRun` with a duration; `goes_on` follows NiFi's rules.
+    """`ComponentRun` with a duration; `may_continue` follows NiFi's rules.
 
     Only the thread of the run calls its methods.
 
@@ -111,7 +111,7 @@ class TimedRun:
         """Start measuring the duration."""
         self._started_s = self._clock.monotonic_s()
 
-    def goes_on(self, *, yielded: bool = False, loop_is_full: bool = False) -> bool:
+    def may_continue(self, *, yielded: bool = False, loop_is_full: bool = False) -> bool:
         """Return whether there is time for another trigger before the commit."""
         if yielded or not self.duration_ms or self.is_terminated or not self.is_wanted:
             return False

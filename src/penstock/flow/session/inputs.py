@@ -132,7 +132,7 @@ class SessionInputs:
                 flowfiles, back = taken, rest
             if flowfiles:
                 session_state.take(queue, flowfiles)
-                self._session_context.took_from(queue)
+                self._session_context.rotate_after(queue)
         except BaseException:
             # A rollback gives back the others.
             if flowfiles and flowfiles[0].id not in session_state.newest:

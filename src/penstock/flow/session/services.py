@@ -166,7 +166,7 @@ class SessionContext:
         first = self._rotation.next % len(queues)
         return [*queues[first:], *queues[:first]]
 
-    def took_from(self, queue: SessionQueue) -> None:
+    def rotate_after(self, queue: SessionQueue) -> None:
         """Continue the rotation with the input after this one."""
         if len(self.inputs) > 1:
             self._rotation.next = 1 + next(

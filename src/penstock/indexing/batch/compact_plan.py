@@ -8,7 +8,7 @@ raw rows.
 
 A minor compaction rewrites some segments of a time chunk. Its output has the version of the
 task's REPLACE lock, which would hide all other segments of the chunk, so the publish lists
-those again under that version with the same files. `parted` selects both groups; it is pure.
+those again under that version with the same files. `split_input` selects both groups; it is pure.
 Invariant: a segment that stays is visible as a whole before and after, because its file is read
 as a whole.
 """
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 _SEGMENTS = "ioConfig.inputSpec.segments"
 
 
-def parted(
+def split_input(
     spec: CompactSpec, minor: MinorInput, found: Sequence[VisibleSegment]
 ) -> tuple[list[VisibleSegment], set[str]]:
     """Return the segments to rewrite, and the ids of the others in the same time chunks.
@@ -137,7 +137,7 @@ class CompactPlan:
             _check_input(spec, found)
         else:
             task_input.lock([interval])
-            found = task_input.to_replace_some(interval, partial(parted, spec, spec.minor))
+            found = task_input.to_replace_some(interval, partial(split_input, spec, spec.minor))
         return [
             _job(spec, chunks, group, task_input)
             for chunks, group in _groups(spec, interval, found)

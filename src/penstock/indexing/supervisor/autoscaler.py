@@ -339,7 +339,7 @@ class Autoscaler:
         self._idleness = Idleness()
         self._scaler: LagScaler | CostScaler | None = None
 
-    def weigh(self) -> None:
+    def evaluate(self) -> None:
         """Evaluate the lag and apply the result.
 
         Raises:

@@ -118,7 +118,7 @@ class SupervisorPolls:
         state.health.poll_succeeded()
         state.waits.ended(_POLL)
         try:
-            self._pace.weigh()
+            self._pace.evaluate()
         except Unavailable as error:
             state.note(error)  # The next poll retries.
         self._note_vanished()
@@ -154,7 +154,7 @@ class SupervisorPolls:
         If the file exists but cannot be read, they are read once that is corrected.
         """
         state = self._state
-        for p, last in sorted(state.stream.vanished.items()):
+        for p, last in sorted(state.stream.vanished_partitions.items()):
             persisted = (g.persisted.get(p, 0) for g in state.groups.values())
             reached = max([state.committed.offsets.get(p, last.earliest), *persisted])
             if reached < last.latest:

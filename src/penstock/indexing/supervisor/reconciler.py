@@ -63,7 +63,7 @@ class RollOver:
         # Whether each group, by name, differs from the result of `_expected_spec`. Cached, because
         # computing a name takes longer than the rest of a round without changes.
         self._expected_spec = state.spec
-        self._strange: dict[str, bool] = {}
+        self._other_spec: dict[str, bool] = {}
 
     def advance(self) -> None:
         """Agree on the ends of groups that must end, and align tasks with their replicas.
@@ -97,17 +97,19 @@ class RollOver:
         """
         spec = self._state.spec
         changes = group.replica_changes(spec.io.server_priorities)
-        return self._is_strange(group) or group.is_at_end_with(changes)
+        return self._has_other_spec(group) or group.is_at_end_with(changes)
 
-    def _is_strange(self, group: TaskGroup) -> bool:
+    def _has_other_spec(self, group: TaskGroup) -> bool:
         spec = self._state.spec
         if spec is not self._expected_spec:
-            self._expected_spec, self._strange = spec, {}
-        found = self._strange.get(group.name)
+            self._expected_spec, self._other_spec = spec, {}
+        found = self._other_spec.get(group.name)
         if found is None:
             there = self._state.groups
-            self._strange = {name: one for name, one in self._strange.items() if name in there}
-            found = self._strange[group.name] = not is_made_by(spec, group.task)
+            self._other_spec = {
+                name: one for name, one in self._other_spec.items() if name in there
+            }
+            found = self._other_spec[group.name] = not is_made_by(spec, group.task)
         return found
 
     def _must_roll_over(self, group: TaskGroup) -> bool:
@@ -348,10 +350,10 @@ class TaskStarter:
     ) -> None:
         """Skip missing messages if the spec allows it; raise an error for the others."""
         state = self._state
-        sure = state.stream.sure(plan.key for plan in lacking)
+        confirmed_missing = state.stream.confirmed_missing(plan.key for plan in lacking)
         missing: list[str] = []
         for plan in lacking:
-            if plan.key not in sure:
+            if plan.key not in confirmed_missing:
                 continue  # The next polls will confirm or refute it.
             gone = plan.gone(available).values()
             wanted = None

@@ -1,9 +1,9 @@
 """A supervisor's stream: its records as last seen, and those that its source must keep.
 
 On the overlord's mailbox; the source is called on a lane, one poll at a time. The last seen state
-may be older than the offsets that a task has read, so messages count as missing only if `sure`
-confirms it. A changed id needs no confirmation: another stream has the name, because ids are never
-reused.
+may be older than the offsets that a task has read, so messages count as missing only if
+`confirmed_missing` reports them. A changed id needs no confirmation: another stream has the name,
+because ids are never reused.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class StreamWatch:
         return sum(max(0, a.latest - committed.get(p, a.latest)) for p, a in before.items())
 
     @property
-    def vanished(self) -> Mapping[int, AvailableRange]:
+    def vanished_partitions(self) -> Mapping[int, AvailableRange]:
         """The stream partitions that the last poll no longer found, in their last state."""
         return self._vanished
 
@@ -137,7 +137,7 @@ class StreamWatch:
         source = self._source
         self._calls.call(f"{self._lane}-times", lambda: source.spans_ms(ranges), done, failed)
 
-    def sure(self, lacking: Iterable[Hashable]) -> set[Hashable]:
+    def confirmed_missing(self, lacking: Iterable[Hashable]) -> set[Hashable]:
         """Return the members of `lacking` that are certainly missing, over three polls.
 
         The poll that first missed them, and one that was running then, may have started before

@@ -91,7 +91,7 @@ from penstock.spark.columns import (
 )
 from penstock.spark.connect.running_calls import RunningCall
 from penstock.spark.connect.session import EXACT_CONF, SparkSessions
-from penstock.spark.pieces import Work, limited, numbered, run_pieces, shared_out
+from penstock.spark.pieces import Work, distribute, limited, numbered, run_pieces
 from penstock.spark.rollup import fold_of
 from penstock.spark.schema_text import ddl
 from penstock.spark.tables import TableSource
@@ -358,7 +358,7 @@ class BatchRun:
         # combined.
         cuttable = self.request.partitioning.kind == "dynamic" and not schema.rollup
         if found and (cuttable or not any(part.bucket for part in found)):
-            pieces = shared_out(found, cores, lambda part: part.rows)
+            pieces = distribute(found, cores, lambda part: part.rows)
             making = functools.partial(make_files, pieces, target, fold)
             made = _reports(spark, making, len(pieces))
             return [file for report in made for file in report.files], counted, buckets

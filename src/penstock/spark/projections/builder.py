@@ -88,7 +88,7 @@ class _BuildRequest:
 
 
 class ProjectionBuilder:
-    """Makes files; `want` is thread-safe.
+    """Makes files; `request` is thread-safe.
 
     Args:
         sessions: Spark, with the settings that queries have.
@@ -133,7 +133,7 @@ class ProjectionBuilder:
             and file.size_bytes >= self.options.file_bytes_min
         )
 
-    def want(
+    def request(
         self,
         datasource: str,
         plan: ProjectionPlan,

@@ -192,7 +192,7 @@ class Projections:
         for number, one in enumerate(fitting):
             state = self._state_of(one)
             if number == 0 and state.missing:
-                self._maker.want(one.datasource, one.plan, one.columns, state.missing)
+                self._maker.request(one.datasource, one.plan, one.columns, state.missing)
             if state.share >= USED_FROM or options.is_required:
                 return one
         return None

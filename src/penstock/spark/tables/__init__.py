@@ -10,8 +10,8 @@ from penstock.spark.tables.model import (
     TableFile,
     Tables,
     TableSource,
-    what_comes,
+    reason_without_rows,
     why_empty,
 )
 
-__all__ = ["Feeder", "TableFile", "TableSource", "Tables", "what_comes", "why_empty"]
+__all__ = ["Feeder", "TableFile", "TableSource", "Tables", "reason_without_rows", "why_empty"]

@@ -142,7 +142,7 @@ def why_empty(source: TableSource, datasource: str) -> str:
     """Describe why a known datasource has no rows; empty if it is unknown."""
     told = []
     if feeders := source.feeders(datasource):
-        told.append(what_comes(datasource, feeders))
+        told.append(reason_without_rows(datasource, feeders))
     if source.is_dropped(datasource):
         told.append(
             f'all segments of "{datasource}" are unused: penstock segment list {datasource}'
@@ -153,7 +153,7 @@ def why_empty(source: TableSource, datasource: str) -> str:
     return "; ".join(told)
 
 
-def what_comes(datasource: str, feeders: Sequence[Feeder]) -> str:
+def reason_without_rows(datasource: str, feeders: Sequence[Feeder]) -> str:
     """Describe why a datasource has no rows yet although it has supervisors."""
     running = [feeder.supervisor_id for feeder in feeders if not feeder.suspended]
     if running:

@@ -74,7 +74,7 @@ class PublishBatch(msgspec.Struct, frozen=True):
     end: int = -1
 
     @property
-    def goes_in_parts(self) -> bool:
+    def is_part(self) -> bool:
         """Return whether it is a part of one FlowFile."""
         return self.end >= 0
 
@@ -306,7 +306,7 @@ class TopicPublisher(Processor):
         for batch in intents.batches:
             found = [by_uuid[uuid] for uuid in batch.uuids if uuid in by_uuid]
             try:
-                if batch.goes_in_parts and found:
+                if batch.is_part and found:
                     self._publish_parts(intents, batch, found[0], context, session)
                 elif found:
                     self._publish_whole(intents, batch, found, session)

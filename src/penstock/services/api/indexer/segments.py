@@ -54,11 +54,11 @@ class SegmentRoutes:
         pending = PREFIX + "/pendingSegments/{datasource}"
         return [
             Route(datasource, self.use_all, methods=["POST"]),
-            Route(datasource, self.disuse_all, methods=["DELETE"]),
+            Route(datasource, self.mark_all_unused, methods=["DELETE"]),
             Route(datasource + "/markUsed", self.mark_used, methods=["POST"]),
             Route(datasource + "/markUnused", self.mark_unused, methods=["POST"]),
             Route(segment, self.use_one, methods=["POST"]),
-            Route(segment, self.disuse_one, methods=["DELETE"]),
+            Route(segment, self.mark_one_unused, methods=["DELETE"]),
             Route(pending, self.delete_pending, methods=["DELETE"]),
         ]
 
@@ -67,7 +67,7 @@ class SegmentRoutes:
         await _require_all(request, "markUsed")
         return await run_in_threadpool(self._mark, request, _Chosen(), used=True)
 
-    async def disuse_all(self, request: Request) -> Response:
+    async def mark_all_unused(self, request: Request) -> Response:
         """Mark all segments of a datasource as unused."""
         await _require_all(request, "markUnused")
         return await run_in_threadpool(self._mark, request, _Chosen(), used=False)
@@ -77,7 +77,7 @@ class SegmentRoutes:
         chosen = _Chosen(ids=[request.path_params["segment"]])
         return self._mark(request, chosen, used=True)
 
-    def disuse_one(self, request: Request) -> Response:
+    def mark_one_unused(self, request: Request) -> Response:
         """Mark one segment as unused."""
         chosen = _Chosen(ids=[request.path_params["segment"]])
         return self._mark(request, chosen, used=False)
