@@ -9,7 +9,7 @@
         Full           a limit is reached: wait until some of the contents are removed
       Closed           the component was closed; create a new one
       LockRevoked      abandon the work: a task with a higher priority took over
-      CorruptData      bytes on disk are not what was written (file, position, reason)
+      CorruptData      bytes on disk differ from those written (file, position, reason)
 
 Every message names the thing, the problem, and the remedy.
 """

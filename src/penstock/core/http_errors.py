@@ -1,6 +1,6 @@
 """Penstock's errors in HTTP answers: one table for servers and clients.
 
-Owns the HTTP status and code of each error class, the body of an answer, and the way back: the
+Owns the HTTP status and code of each error class, the body of an answer, and the reverse: the
 error that a client raises for an answer. Druid's bodies are `{"error": text}`; Penstock adds
 `errorCode`, so that a client raises the class that the server raised. The broker's bodies are
 NSQ's, `{"message": code}`, with the description in a header. Pure: clients of each package send
@@ -153,7 +153,7 @@ def error_body(error: PenstockError) -> dict[str, object]:
 
 
 def detail_of(headers: Message[str, str]) -> str:
-    """Return the broker's description of an error beside its code, if any."""
+    """Return the broker's description of an error, which comes with its code, if any."""
     return from_header(headers.get(_DETAIL_HEADER, ""))
 
 

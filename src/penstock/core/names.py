@@ -114,7 +114,7 @@ def check_not_taken(name: str, rule: NameRule, *, place: str = "") -> None:
     Not checked for stored names: an earlier release may have stored one, which can be removed.
     """
     if name in rule.taken:
-        raise _refused(name, rule, place, "Penstock keeps a file with this name beside the folders")
+        raise _refused(name, rule, place, "Penstock has a file of this name next to the folders")
 
 
 def check_stored_name(name: str, rule: NameRule, *, place: str = "") -> str:

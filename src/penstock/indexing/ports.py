@@ -37,7 +37,7 @@ class BrokerPort(Protocol):
     ) -> SeenTopic:
         """Return the topic of this name, and the durable range of its stream partitions.
 
-        With `after`, the call waits for messages after these offsets until the time is over. It
+        With `after`, the call waits for messages after these offsets until the time runs out. It
         returns at once if the offsets are of `topic_id` and the name now has another topic.
 
         Raises:

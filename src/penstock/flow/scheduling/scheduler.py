@@ -398,7 +398,7 @@ def _fail_waiters(component: ScheduledComponent, why: str) -> None:
     waiting = [*component.waiters, *filter(None, [component.once])]
     component.waiters, component.once = [], None
     for waiter in waiting:
-        if not waiter.done():  # its command may have failed half way
+        if not waiter.done():  # its command may have failed partway
             waiter.set_exception(Closed(why))
 
 

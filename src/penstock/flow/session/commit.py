@@ -3,7 +3,7 @@
 `prepare` converts the session's FlowFiles into one `PreparedCommit`. It checks that every
 FlowFile was transferred or removed, clones FlowFiles for several connections, and removes those
 that end at an auto-terminated relationship. `find_retried` applies the retry rule of a
-relationship: which FlowFiles go back as they came, and how long they are penalized or the
+relationship: which FlowFiles go back unchanged, and how long they are penalized or the
 processor yields. Does not own the commit itself (`transaction`) or the session's records
 (`session_state`).
 

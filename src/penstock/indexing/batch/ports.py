@@ -51,7 +51,7 @@ class BatchPorts:
     """The ports of a batch task.
 
     `new_token` returns unique texts, `chance` random numbers from 0 up to 1. `waits_changed` is
-    called with the dependencies that the task waits for, each time that they change.
+    called with the dependencies that the task waits for, whenever they change.
     """
 
     engine: BatchEngine

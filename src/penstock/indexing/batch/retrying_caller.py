@@ -45,7 +45,7 @@ class RetryingCaller:
     Args:
         actions: The overlord.
         clock: Measures the waits.
-        waits_changed: Called with the waits for dependencies each time that they change.
+        waits_changed: Called with the waits for dependencies whenever they change.
         retry: Delays between attempts when there is no answer.
 
     Attributes:

@@ -33,7 +33,7 @@ class RecordSupplier(Protocol):
     ) -> SeenTopic:
         """Return the id of the stream and the durable records of its partitions.
 
-        With `after`, waits until there are records at or after these offsets or the time is over;
+        With `after`, waits until there are records at or after these offsets or the time runs out;
         returns at once if they belong to `stream_id` and another stream now has the name.
 
         Args:

@@ -158,7 +158,7 @@ class OffsetMoves:
         else:
             state.committed.move(offsets)
         state.health.reset()
-        self._polls.poll_soon()  # Tell the source soon which messages to keep now.
+        self._polls.poll_soon()  # The source learns soon which messages to keep.
         self._reconciler.advance()
 
     def _check(self, offsets: Offsets) -> None:

@@ -84,7 +84,7 @@ class TaskPorts:
     """The ports of a streaming task.
 
     `new_token` returns unique texts, such as random ones. `waits_changed` is called with the
-    dependencies that the task waits for, each time that they change.
+    dependencies that the task waits for, whenever they change.
     """
 
     engine: IndexingEngine

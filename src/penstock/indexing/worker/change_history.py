@@ -127,7 +127,7 @@ class LongPoll:
     def answer_on_change(
         self, answer: Future[WorkerChanges], after: HistoryPlace, wait_ms: int
     ) -> None:
-        """Answer when something changed after a position, or when the time is over."""
+        """Answer when something changed after a position, or when the time runs out."""
         if wait_ms <= 0 or after != self._history.place:
             _complete(answer, self._since(after))
             return

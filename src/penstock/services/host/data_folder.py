@@ -377,7 +377,7 @@ def _damage_of(metadata: Path) -> str | None:
     """Describe why a file is not a complete SQLite database; None if it is, is empty or missing.
 
     Only its first page is read, which has the number of pages, see
-    https://www.sqlite.org/fileformat.html#the_database_header. If SQLite has a log beside the file,
+    https://www.sqlite.org/fileformat.html#the_database_header. If there is a log next to the file,
     the log may contain the missing pages, so their number is not checked then.
     """
     if metadata.exists() and not metadata.is_file():
@@ -413,7 +413,7 @@ def _damage_of(metadata: Path) -> str | None:
 
 
 def _has_log(metadata: Path) -> bool:
-    """Return whether a log or a rollback journal beside an SQLite database has changes of it."""
+    """Return whether a log or a rollback journal next to an SQLite database has its changes."""
     for ending in ("-wal", "-journal"):
         # SQLite may delete it at any time, so its existence is not checked first.
         with suppress(FileNotFoundError):

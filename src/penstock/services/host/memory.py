@@ -70,7 +70,7 @@ def query_spark(options: PenstockOptions, total_bytes: int | None) -> QuerySpark
     return QuerySpark(
         None,
         f"queries and tasks share one Spark, which a single query can end: {shown} are less than"
-        f" the {least:.1f} GiB that a second one needs beside --spark-memory"
+        f" the {least:.1f} GiB that a second one needs on top of --spark-memory"
         f" {options.spark_memory}",
         is_warning=True,
     )

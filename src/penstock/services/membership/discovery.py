@@ -164,7 +164,7 @@ class Discovery(Protocol):
 
     @property
     def faults(self) -> int:
-        """Return how often it failed unexpectedly and continued."""
+        """Return how many times it failed unexpectedly and continued."""
         ...
 
     @property

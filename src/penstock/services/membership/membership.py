@@ -76,7 +76,7 @@ class Membership:
         return ZooKeeperContest(self._zookeeper, terms, service, url, uuid.uuid4().hex)
 
     def faults(self) -> int:
-        """Return how often discovery failed unexpectedly and continued."""
+        """Return how many times discovery failed unexpectedly and continued."""
         return self.discovery.faults
 
     def waits(self) -> tuple[DependencyWait, ...]:

@@ -338,8 +338,8 @@ class PeonProcesses:
     def wait_for_server(self, timeout_s: float) -> None:
         """Wait until tasks can be forked; until then, each would import everything itself.
 
-        Returns when the fork server is ready, if there is none, or when the time is over. Not to be
-        called on the mailbox thread.
+        Returns when the fork server is ready, if there is none, or when the time runs out. Do not
+        call it on the mailbox thread.
         """
         if self._options.spares:
             self._server.wait(timeout_s)

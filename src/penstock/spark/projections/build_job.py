@@ -2,7 +2,7 @@
 
 Owns one Spark job and how its workers write. It runs in one of Spark's tasks, which leaves the
 other cores to queries. A file is written to a folder of the worker, copied under a temporary name
-beside its final one, synced, and renamed: it exists complete and durable, or not at all.
+next to its final one, synced, and renamed: it exists complete and durable, or not at all.
 """
 
 from __future__ import annotations

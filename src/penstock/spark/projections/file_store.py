@@ -59,7 +59,7 @@ class ProjectionFiles:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether this process knows of no file."""
+        """Return whether this process has no file."""
         with self._mutex:
             return not (self._begun or any(self._made.values()))
 

@@ -1,4 +1,4 @@
-"""RetryFlowFile: limits how often a FlowFile passes a loop.
+"""RetryFlowFile: limits how many times a FlowFile passes through a loop.
 
 Owns the count in an attribute. The delay between two retries is the session's penalty.
 """

@@ -26,7 +26,7 @@ _MARKS: Final = re.compile(r"\|\||<=>|[<>=!]=|<>|[=<>!]")
 # Syntax that makes its operand a condition, in both languages; of the calls, the common ones.
 _COMPARING: Final = frozenset({"==", "!=", "<", "<=", ">", ">=", "!"})
 _TRUE_OR_FALSE: Final = frozenset({"isnull", "like", "regexp_like"})
-# Operators that are rarely used beside a concatenation.
+# Operators that are rarely used next to a concatenation.
 _DRUIDS_HABIT: Final = frozenset({"==", "!="})
 # Syntax that Druid's language lacks: an expression with it uses Spark's `||`.
 _SPARKS_ALONE: Final = frozenset({"=", "<>", "<=>"})

@@ -97,7 +97,7 @@ def end_of(task_id: str, status: object) -> str | None:
 
 
 def retry_text(api: JsonClient, task_id: str, status: object) -> str | None:
-    """Return how often the work of a running task has failed, and the last reason; None if never.
+    """Return how many times a running task's work has failed and the last reason; None if never.
 
     Args:
         api: The API.

@@ -161,7 +161,7 @@ def _column(values: list[object]) -> pa.Array:
         try:
             return pa.array(values)
         except pa.ArrowInvalid:
-            pass  # an integer too large for a double, beside a fraction: use text
+            pass  # an integer too large for a double, next to a fraction: use text
     return pa.array([as_text(value) for value in values], pa.string())
 
 

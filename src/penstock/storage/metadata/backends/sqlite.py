@@ -1,6 +1,6 @@
 """SQLite: one file, WAL, an fsync at each commit.
 
-Write transactions take the write lock when they begin, so none fails half way for lack of a lock.
+Write transactions take the write lock when they begin, so none fails partway for lack of a lock.
 """
 
 from __future__ import annotations
