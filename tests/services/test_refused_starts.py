@@ -112,7 +112,8 @@ def test_the_check_of_the_stores_does_not_import_their_packages() -> None:
         "import sys\n"
         "from penstock.services.host.up import require_store_packages\n"
         "from penstock.services.options.table import PenstockOptions\n"
-        "require_store_packages(PenstockOptions(deep_storage='s3://a', task_logs='simplecache::s3://b'))\n"
+        "logs = 'simplecache::s3://b'\n"
+        "require_store_packages(PenstockOptions(deep_storage='s3://a', task_logs=logs))\n"
         "print('s3fs' in sys.modules, 'botocore' in sys.modules)"
     )
     done = subprocess.run(

@@ -135,8 +135,8 @@ def test_a_janitor_that_forgets_what_active_tasks_may_yet_publish(monkeypatch):
 
 
 def test_a_minor_compaction_that_loses_what_it_does_not_read(monkeypatch):
-    sound = compact_plan.parted
-    monkeypatch.setattr(compact_plan, "parted", lambda *given: (sound(*given)[0], set()))
+    sound = compact_plan.split_input
+    monkeypatch.setattr(compact_plan, "split_input", lambda *given: (sound(*given)[0], set()))
     wanting(monkeypatch, "minor compactions", "calm hosts")
     assert finds("compacted, and", range(7302, 7308), BESIDE)
 
