@@ -198,6 +198,14 @@ def attacks(canaries: Canaries) -> list[tuple[str, tuple[str, ...]]]:
         f"SELECT `reflect` /* */ ('java.lang.System', 'getenv', '{c.variable}')",
         f"SELECT IDENTIFIER('reflect')('java.lang.System', 'getenv', '{c.variable}')",
         f"SELECT from_xml('<a><b>1</b></a>', 'b INT', map('rowValidationXSDPath', '{c.url}'))",
+        (
+            "SELECT (SELECT max(to_json(from_xml('<a><b>1</b></a>', 'b INT',"
+            f" map('rowValidationXSDPath', '{c.url}')))) FROM canary) AS x FROM canary"
+        ),
+        (
+            "SELECT n FROM canary WHERE EXISTS (SELECT 1 FROM canary WHERE s = to_json(from_xml("
+            f"'<a><b>1</b></a>', 'b INT', map('rowValidationXSDPath', '{c.url}'))))"
+        ),
         f"SELECT from_xml('<a/>', 'b INT', map('rowValidation' 'XSDPath', '{c.url}'))",
         f"SELECT from_xml('<a/>', 'b INT', map(concat('rowValidation', 'XSDPath'), '{c.url}'))",
         f"SELECT schema_of_xml('<a/>', map('rowValidationXSDPath', '{c.url}'))",

@@ -19,7 +19,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fuzz"))
 
-from sql_canaries import VARIABLE, new_secret, run_seeds, watching, without_text_check
+from sql_canaries import (
+    VARIABLE,
+    changes,
+    new_secret,
+    run_statements,
+    watching,
+    without_text_check,
+)
 
 from penstock.core.clock import SystemClock
 from penstock.spark.connect.server import SparkServer, SparkServerOptions
@@ -48,8 +55,9 @@ def running_seeds(place: str) -> Iterator[object]:
                     watch.counts = Counter()
                     parts = [range(seeds.start + n, seeds.stop, THREADS) for n in range(THREADS)]
                     with ThreadPoolExecutor(THREADS) as pool:
-                        found = pool.map(lambda part: run_seeds(watch, part), parts)
+                        found = pool.map(lambda part: run_statements(watch, part), parts)
                         failures = [one for some in found for one in some]
+                    failures += changes(watch, seeds)
                     return failures, dict(sorted(watch.counts.items()))
 
                 yield run

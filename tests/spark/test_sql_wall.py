@@ -29,6 +29,7 @@ from penstock.spark.connect.session import SparkSessions
 from penstock.spark.connect.user_types import refuse_unloaded_types
 from penstock.spark.sql import service
 from penstock.spark.sql.service import SqlQuery
+from penstock.spark.views import define_outline_view
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -283,6 +284,34 @@ def test_functions_over_constants_are_not_evaluated_for_a_plan(watch: Watch) -> 
     with watch.service._sessions._outlined.use() as spark:
         sql_guard.check_understood(spark, "SELECT raise_error('evaluated'), n FROM canary")
         sql_guard.check_understood(spark, "SELECT 1 / 0")
+
+
+# Functions over constants in a subquery, which Spark optimizes in spite of a limit of 0.
+WITHIN = (
+    "SELECT (SELECT {0} FROM canary) AS x",
+    "SELECT (SELECT max({0}) FROM canary) AS x FROM canary",
+    "SELECT n FROM canary WHERE n IN (SELECT {0} FROM canary)",
+    "SELECT n FROM canary WHERE EXISTS (SELECT n FROM canary WHERE {0} = 'x')",
+    "SELECT (SELECT max(x) FROM (SELECT explode(array({0})) AS x)) AS y",
+    "SELECT (SELECT first(n) FROM canary ORDER BY {0}) AS y",
+    "SELECT (SELECT max(x) FROM (SELECT {0} AS x INTERSECT SELECT 'b')) AS y",
+    "SELECT (SELECT coalesce({0}, s) FROM canary) AS y",
+)
+
+
+@pytest.mark.parametrize("query", WITHIN)
+def test_functions_over_constants_are_not_evaluated_in_subqueries(
+    watch: Watch, sessions: SparkSessions, query: str
+) -> None:
+    query = query.format("raise_error('evaluated')")
+    with watch.service._sessions._outlined.use() as spark:
+        sql_guard.check_understood(spark, query)
+    with sessions.use() as spark:
+        define_outline_view(spark, "canary", (("n", "bigint"), ("s", "string")))
+        with sql_guard.constants_kept(spark), sql_guard.constants_kept(spark):
+            sql_guard.check_understood(spark, query)
+        assert spark.conf.get("spark.sql.optimizer.excludedRules", "") == ""
+        spark.catalog.dropTempView("canary")
 
 
 def test_every_function_of_spark_was_reviewed(spark: SparkSession) -> None:

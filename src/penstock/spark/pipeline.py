@@ -32,7 +32,7 @@ from penstock.spark.expressions import (
     truncated,
 )
 from penstock.spark.filters import condition, expressions_in
-from penstock.spark.sql_guard import OUTLINE_CONF, check_expressions
+from penstock.spark.sql_guard import OUTLINE_CONF, check_expressions, constants_kept
 from penstock.spark.transforms.identifiers import in_backticks
 
 if TYPE_CHECKING:
@@ -89,7 +89,8 @@ def _check(rows: DataFrame, schema: DataSchema) -> None:
     texts = (*(t.sql for t in schema.transforms), *expressions_in(schema.filter))
     if not texts or texts in _CHECKED:
         return
-    check_expressions(rows if schema.filter is None else rows.where(condition(schema.filter)))
+    with constants_kept(rows.sparkSession):
+        check_expressions(rows if schema.filter is None else rows.where(condition(schema.filter)))
     if len(_CHECKED) >= _CHECKED_MAX:
         _CHECKED.clear()
     _CHECKED.add(texts)

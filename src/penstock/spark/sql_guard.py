@@ -3,8 +3,11 @@
 `statement` checks text, which Spark may interpret differently. So Spark gets a query in
 parentheses, where its grammar has no commands, and is first asked for the plan of the query over
 the outlines: empty views with the names and columns of the real ones. Every node of that plan must
-be on an allow-list. Nothing runs for this plan: it has a limit of 0, so Spark's optimizer empties
-it before it could evaluate functions over constants.
+be on an allow-list. Nothing runs for this plan: it has a limit of 0, and the rules of Spark's
+optimizer that call functions over constants are off, which a subquery reaches in spite of the limit
+(`GUARD_CONF`, `constants_kept`). Spark's analyzer still evaluates constants where it needs their
+value: rows of VALUES, LIMIT, OFFSET, `range`, and arguments that must be constant. There the check
+of the text stands alone (decision 37).
 
 The real views have names that cannot be guessed. A query reaches them by common table expressions,
 which the service writes around it, so no other statement can redefine the tables that it reads.
@@ -13,8 +16,11 @@ which the service writes around it, so no other statement can redefine the table
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.sql_text import FORBIDDEN_FUNCTIONS, SCHEMA_READERS
@@ -28,7 +34,16 @@ OUTLINE_CONF: Final[Mapping[str, str]] = {
     "spark.sql.debug.maxToStringFields": "1000000",
     "spark.sql.maxPlanStringLength": str(16 << 20),
 }
-"""Settings of the Spark session that returns plans."""
+"""Settings of a Spark session that returns plans to check."""
+
+_RULES_OFF: Final = "spark.sql.optimizer.excludedRules"
+_FOLDING_RULES: Final = ",".join(
+    f"org.apache.spark.sql.catalyst.optimizer.{rule}"
+    for rule in ("ConstantFolding", "ConvertToLocalRelation")
+)
+
+GUARD_CONF: Final[Mapping[str, str]] = {**OUTLINE_CONF, _RULES_OFF: _FOLDING_RULES}
+"""Settings of a Spark session that only returns plans to check and runs no query."""
 
 _NODES: Final = frozenset(
     # sources of rows: Penstock's views, and rows written in the query
@@ -104,11 +119,37 @@ def relation(
     return Connected(plan, spark)  # type: ignore[arg-type]
 
 
+# How many checks are under way in each session that also runs queries.
+_checks: Final[WeakKeyDictionary[object, int]] = WeakKeyDictionary()
+_checks_mutex: Final = threading.Lock()
+
+
+@contextmanager
+def constants_kept(spark: SparkSession) -> Iterator[None]:
+    """Have Spark call no functions over constants for plans, in a session that also runs queries.
+
+    Queries that begin meanwhile have the same rows: Spark only evaluates their constants later.
+    """
+    with _checks_mutex:
+        count = _checks.get(spark, 0)
+        if not count:
+            spark.conf.set(_RULES_OFF, _FOLDING_RULES)
+        _checks[spark] = count + 1
+    try:
+        yield
+    finally:
+        with _checks_mutex:
+            _checks[spark] -= 1
+            if not _checks[spark]:
+                spark.conf.unset(_RULES_OFF)
+
+
 def check_understood(spark: SparkSession, query: str, parameters: Sequence[object] = ()) -> None:
     """Refuse a query whose plan does more than read known views.
 
     Args:
-        spark: A Spark session with `OUTLINE_CONF` and outlines of the views; nothing runs there.
+        spark: A Spark session with outlines of the views, and with `GUARD_CONF` or within
+            `constants_kept`.
         query: The query.
         parameters: Its parameters.
 
@@ -120,6 +161,9 @@ def check_understood(spark: SparkSession, query: str, parameters: Sequence[objec
 
 def check_expressions(rows: DataFrame) -> None:
     """Refuse rows whose plan, with expressions of a spec, has nodes that are not Penstock's.
+
+    Args:
+        rows: Rows of a Spark session with `GUARD_CONF` or within `constants_kept`.
 
     Raises:
         InvalidRequest: The plan has another node.

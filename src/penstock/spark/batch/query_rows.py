@@ -26,7 +26,13 @@ from penstock.spark.sql.column_case import CaseTables
 from penstock.spark.sql.dialect import in_spark
 from penstock.spark.sql.service import SQL_CONF, mentions
 from penstock.spark.sql.statement import read_statement
-from penstock.spark.sql_guard import OUTLINE_CONF, check_understood, relation, relocated_error
+from penstock.spark.sql_guard import (
+    OUTLINE_CONF,
+    check_understood,
+    constants_kept,
+    relation,
+    relocated_error,
+)
 from penstock.spark.tables import TableSource
 from penstock.spark.tables.columns import KnownColumns
 from penstock.spark.tables.model import TableFile
@@ -147,7 +153,8 @@ def _understand(
     OutlineViews(spark).update(files, names)
     for table in externs:
         define_outline_view(spark, table.name, table.columns)
-    check_understood(spark, query)
+    with constants_kept(spark):
+        check_understood(spark, query)
 
 
 def _published(tables: Tables) -> dict[str, tuple[TableFile, ...]]:

@@ -17,7 +17,7 @@ from penstock.flow.processor import (
 from penstock.flow.processors.routing.routes import name_problems
 from penstock.spark.flow.spark_processor import SparkProcessor
 from penstock.spark.sql.statement import read_statement
-from penstock.spark.sql_guard import check_understood, relation
+from penstock.spark.sql_guard import check_understood, constants_kept, relation
 from penstock.spark.views import define_outline_view, hidden_name
 
 if TYPE_CHECKING:
@@ -85,11 +85,12 @@ class SparkSQL(SparkProcessor):
         Raises:
             ProcessError: Spark resolves a query to something other than reading the views.
         """
-        found = {}
-        for name, query in self.queries.items():
-            try:
-                check_understood(spark, query)
-            except InvalidRequest as error:
-                raise ProcessError(f"{name}: {error}") from error
-            found[name] = relation(spark, query, (), self._hidden)
-        return found
+        with constants_kept(spark):
+            for name, query in self.queries.items():
+                try:
+                    check_understood(spark, query)
+                except InvalidRequest as error:
+                    raise ProcessError(f"{name}: {error}") from error
+        return {
+            name: relation(spark, query, (), self._hidden) for name, query in self.queries.items()
+        }

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.column_case import case_variants_in, shown_case_variants
-from penstock.spark.sql_guard import OUTLINE_CONF
+from penstock.spark.sql_guard import GUARD_CONF
 from penstock.spark.tables.columns import KnownColumns
 from penstock.spark.tables.model import Columns, TableFile
 from penstock.spark.views import OutlineViews, Views
@@ -44,7 +44,7 @@ class QuerySessions:
 
     def __init__(self, sessions: SparkSessions, known: KnownColumns) -> None:
         self._sessions = sessions
-        self._outlined = sessions.with_conf(OUTLINE_CONF)
+        self._outlined = sessions.with_conf(GUARD_CONF)
         self._known = known
         self._mutex = threading.Lock()
         self._views: Views | None = None

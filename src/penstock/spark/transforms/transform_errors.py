@@ -21,7 +21,7 @@ from penstock.core.sql_text import check_expression, tokens
 from penstock.core.sql_values import check_values
 from penstock.spark.connect.session import SparkRefusal, SparkSessions
 from penstock.spark.expressions import column
-from penstock.spark.sql_guard import OUTLINE_CONF, check_expressions
+from penstock.spark.sql_guard import GUARD_CONF, OUTLINE_CONF, check_expressions
 from penstock.spark.transforms.identifiers import in_backticks, names_in
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class ExpressionCheck:
     """Checks expressions with Spark; thread-safe."""
 
     def __init__(self, sessions: SparkSessions) -> None:
-        self._sessions = sessions.with_conf(EXPRESSION_CONF)
+        self._sessions = sessions.with_conf({**EXPRESSION_CONF, **GUARD_CONF})
 
     def mistakes(self, expressions: Sequence[str]) -> list[str]:
         """Return the mistake of each expression, or an empty text.

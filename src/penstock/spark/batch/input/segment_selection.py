@@ -20,7 +20,7 @@ from penstock.indexing.specs.scalars import OWN_PREFIX
 from penstock.spark.columns import filter_columns
 from penstock.spark.expressions import column
 from penstock.spark.filters import condition, expressions_in
-from penstock.spark.sql_guard import check_expressions
+from penstock.spark.sql_guard import check_expressions, constants_kept
 from penstock.spark.topic.row_shape import FieldType, RowShape
 
 if TYPE_CHECKING:
@@ -102,7 +102,8 @@ class SegmentSelection:
         columns.append(condition(self.filter).alias(MARK))
         selected = rows.select(*columns)
         if expressions_in(self.filter):
-            check_expressions(selected)
+            with constants_kept(rows.sparkSession):
+                check_expressions(selected)
         return selected
 
 
