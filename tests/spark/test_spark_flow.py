@@ -101,6 +101,8 @@ def secrets(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "link.json").symlink_to(kept / "options.json")
     (tmp_path / "folder.json").mkdir()
     (tmp_path / "folder.json" / "part.json").symlink_to(kept / "options.json")
+    (tmp_path / "linked.json").mkdir()
+    (tmp_path / "linked.json" / "inside").symlink_to(tmp_path)
     (tmp_path / "other").symlink_to("/usr/bin")
     READ_GUARD.set(ReadGuard((str(kept),)))
     yield kept
@@ -116,6 +118,7 @@ def test_tables_are_no_files_that_flows_must_not_read(secrets: Path) -> None:
         f"{above}/other/../run/options.json": "must not read files",
         f"{above}/link.json": "must not read files",
         f"{above}/folder.json": "must not read files",
+        f"{above}/linked.json": "must not read files",
         "/proc/self/x.json": "must not read files",
         f"{above}/r*/options.json": "pattern",
         f"{above}/[r]un/options.json": "pattern",
@@ -132,6 +135,13 @@ def test_tables_are_no_files_that_flows_must_not_read(secrets: Path) -> None:
         [problem] = refused.value.problems
         assert problem.place == "tables"
         assert why in problem.message, place
+
+
+def test_a_table_whose_links_form_a_loop_is_checked_to_its_end(tmp_path: Path) -> None:
+    table = tmp_path / "table.json"
+    table.mkdir()
+    (table / "loop").symlink_to(table)
+    SparkSQL.configured({**LINES, "out": "SELECT 1", "tables": f"a={table}"})
 
 
 def test_tables_are_checked_again_when_a_job_runs(secrets: Path) -> None:

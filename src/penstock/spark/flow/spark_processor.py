@@ -9,6 +9,7 @@ Invariant: FlowFiles are sent on only after the whole job; a lost Spark costs on
 from __future__ import annotations
 
 import contextlib
+import os
 import posixpath
 from abc import abstractmethod
 from collections import Counter
@@ -119,10 +120,17 @@ def _check_readable(place: str) -> None:
     path = place.removeprefix(_FILE)
     if not path.startswith("/"):
         return
-    reads = READ_GUARD.now()
+    reads, walked = READ_GUARD.now(), set[str]()
     reads.path(path)
-    for inside in Path(path).rglob("*"):
-        reads.path(str(inside))
+    # As Spark does, this follows links to folders; each folder once, so that a loop of links ends.
+    for folder, folders, files in os.walk(path, followlinks=True):
+        real = reads.path(folder)
+        if real in walked:
+            folders.clear()
+            continue
+        walked.add(real)
+        for name in (*folders, *files):
+            reads.path(posixpath.join(folder, name))
 
 
 def _check_view(name: str) -> None:
