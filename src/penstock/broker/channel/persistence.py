@@ -164,7 +164,7 @@ class JournalSyncs:
     def __init__(self, interval_ms: int = _SYNC_INTERVAL_MS, clock: Clock | None = None) -> None:
         self.failure_log = RateLimitedLog(_logger, clock or SystemClock())
         self._interval_s = interval_ms / 1000
-        # False while a round syncs the journal: to set it needs no memory.
+        # False while a round syncs the journal. To change the value of a key needs no memory.
         self._waiting: dict[ChannelJournal, bool] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._round: asyncio.Task[None] | None = None

@@ -1,8 +1,8 @@
 """Changes of topics (create, pause, configure, empty, delete) while the event loop serves clients.
 
-Owns the thread that runs the changes one after the other, those of channels, too: each needs
+Owns the thread that runs the changes one after the other, including those of channels: each needs
 fsyncs, and a publisher of another topic must not wait for them. Does not own the effects of a
-change (`registry`) or the life of a channel (`channel_changes`).
+change (`registry`) or the order of changes of one channel (`channel_changes`).
 
 Invariants: only this thread changes `Topics`, and only the event loop changes a topic's state in
 memory; a change whose request is cancelled is completed. After any exception, memory follows the
@@ -64,7 +64,7 @@ class TopicChanges:
         self._thread: Executor = SerialExecutor("topics")
 
     async def run(self, change: Callable[[], T]) -> T:
-        """Run a change on the thread of changes; the changes of channels, too."""
+        """Run a change of a topic or channel on the thread of changes."""
         return await run_on_thread(change, self._thread)
 
     def notify(self, name: str) -> None:

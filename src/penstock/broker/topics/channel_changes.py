@@ -1,4 +1,4 @@
-"""Changes of channels (create, pause, delete) while the event loop serves.
+"""Changes of channels (create, pause, delete) while the event loop serves clients.
 
 Owns the channels that are being created or deleted: requests for a channel that is being created
 share one creation, and a channel is created again only after its deletion has ended. Does not own

@@ -13,7 +13,7 @@ Names of data files are never reused: a query may still read the old file. Every
 replaced atomically, and refers to files by relative paths, so that the folder may be moved. A data
 file and the folders that hold its name are fsynced before ``commit.json`` names it. So a file that
 it names exists, and a file that it does not name is left over from an interrupted attempt. Does not
-own the decisions which messages are read or published.
+decide which messages are read or published.
 """
 
 from __future__ import annotations

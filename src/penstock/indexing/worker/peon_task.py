@@ -1,7 +1,7 @@
 """The protocol of tasks that a peon runs, and the registry of task kinds.
 
-Owns the protocol, the report of every task, and the lookup by type. It imports no
-kind: the module that composes the process registers them, each with its ports.
+Owns the protocol, the report of every task, and the lookup by type. It imports no kind of task: the
+module that composes the process registers them, each with its ports.
 """
 
 from __future__ import annotations

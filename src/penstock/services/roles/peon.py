@@ -3,8 +3,8 @@
 Owns the resources of a task in this process, and the run of the task; `peon_start` starts the
 process.
 
-The process ends with its worker, because the kernel kills it. The end of its input
-requests the task to stop, and ends the process if the task does not stop.
+The process ends with its worker, because the kernel then kills it. If its input ends, the task is
+requested to stop, and the process ends even if the task does not stop.
 """
 
 from __future__ import annotations

@@ -159,7 +159,8 @@ class WorkerSync:
     def poll_due(self) -> None:
         """Poll the workers that are due, after the events of their last answers were handled.
 
-        An answer cannot show events that happened after its request was sent.
+        A task that is missing from an answer is judged by the events before its request, so the
+        request is made last.
         """
         if self._due:
             due, self._due = self._due, []
