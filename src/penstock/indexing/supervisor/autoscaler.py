@@ -368,22 +368,22 @@ class Autoscaler:
             _log.info(
                 "supervisor %s: %s instead of %d; the lag of %s is %s; %s",
                 *(state.id, counted(wanted, "group"), count, counted(len(latest), "partition")),
-                *(counted(sum(lag.values()), "message"), self._efforts_text()),
+                *(counted(sum(lag.values()), "message"), self._throughput_text()),
             )
 
     def _reading_groups(self) -> list[TaskGroup]:
         return [g for g in self._state.groups.values() if g.state is GroupState.READING]
 
-    def _efforts(self) -> list[Throughput]:
+    def _throughputs(self) -> list[Throughput]:
         return [
             throughput
             for group in self._reading_groups()
             if (throughput := _throughput(group)) is not None
         ]
 
-    def _efforts_text(self) -> str:
+    def _throughput_text(self) -> str:
         """Describe the reported speed and idle ratio of the tasks."""
-        mean = _mean(self._efforts())
+        mean = _mean(self._throughputs())
         idle = "their idle ratio is unknown" if mean.idle is None else f"{mean.idle:.0%} idle"
         return f"tasks do {mean.per_second:,.0f} a second, {idle}"
 
@@ -395,7 +395,7 @@ class Autoscaler:
             scaler.observe(lag, now_s)
             return scaler.decide(count, partitions, now_s)
         behind = sum(lag.values())
-        load = load_of(self._efforts(), lag=behind, partitions=partitions, groups=count)
+        load = load_of(self._throughputs(), lag=behind, partitions=partitions, groups=count)
         rolls = any(self._snapshot.remaining_s(group) <= 0 for group in self._reading_groups())
         return scaler.decide(load, now_s, rolls=rolls)
 
