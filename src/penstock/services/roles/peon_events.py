@@ -43,7 +43,7 @@ def task_dimensions(spec: TaskSpec) -> dict[str, object]:
 class PeonEvents:
     """Emits the counts of a task periodically, on a thread of its own.
 
-    The mutex of the condition guards one flag and the counts of the last read.
+    The mutex of the condition guards the counts of the last read.
 
     Args:
         task: The task.
@@ -63,7 +63,6 @@ class PeonEvents:
         self._emitter = emitter
         self._clock = clock
         self._changed = threading.Condition()
-        self._stopped = False
         self._last = dict(before or {})
         self._thread = OwnedThread("task events", self._run, on_death=OnDeath.RESTART)
 
@@ -73,11 +72,7 @@ class PeonEvents:
 
     def stop(self, result: TaskResult) -> None:
         """Emit the remaining counts and the task's end, and stop."""
-        self._thread.expect_end()
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
-        self._thread.join(_STOP_TIMEOUT_S)
+        self._thread.end(self._changed, _STOP_TIMEOUT_S)
         self.emit_counts()
         if result.state is TaskState.FAILED:
             text = f"the task failed: {result.error}"
@@ -101,8 +96,8 @@ class PeonEvents:
     def _run(self) -> None:
         while True:
             with self._changed:
-                if not self._stopped:
+                if not self._thread.is_end_expected:
                     self._clock.wait(self._changed, PERIOD_S)
-                if self._stopped:
+                if self._thread.is_end_expected:
                     return
             self.emit_counts()
