@@ -49,7 +49,7 @@ def test_a_router_under_a_limit_gives_no_wrong_answer_and_answers_again(
     with limit_folder() as folder:
         role, asked = LimitedRole(folder, "router"), Asked()
         if kind == "threads":  # later, its user cannot read the modules of Spark's client
-            works_again(role, works)
+            assert works_again(role, works)
         with (
             limited(role.process, kind, spare_bytes=SPARE_BYTES),
             ThreadPoolExecutor(AT_ONCE) as clients,
@@ -62,5 +62,5 @@ def test_a_router_under_a_limit_gives_no_wrong_answer_and_answers_again(
             # Without descriptors or memory, the library of gRPC ends its process.
             assert role.process.returncode in {RESTART_REQUESTED, -signal.SIGABRT}, role.said()
             role.start()
-            works_again(role, works)
+            assert works_again(role, works)
         assert role.stop() == 0
