@@ -56,7 +56,7 @@ class PrometheusSink:
         self._registry = MetricRegistry()
         self._lost = self._registry.counter(
             "penstock_emitter_dropped_total",
-            "Events dropped because too many waited, oldest first",
+            "Events lost because too many waited, or because they could not be delivered",
             sink="prometheus",
         )
 

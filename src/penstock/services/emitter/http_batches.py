@@ -197,6 +197,7 @@ class EventBatches:
         self.dropped += len(batch.events)
 
     def _queue(self, queue: deque[EventBatch], batch: EventBatch) -> None:
+        # The append may raise, so it comes first: then nothing changed.
         queue.append(batch)
         self.begun += 1
         if batch is self._filling:

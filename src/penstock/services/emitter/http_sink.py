@@ -211,7 +211,7 @@ class HttpSink:
         registry.read(
             "counter",
             "penstock_emitter_dropped_total",
-            "Events dropped because too many waited, oldest first",
+            "Events lost because too many waited, or because they could not be delivered",
             lambda: batches.dropped,
             sink="http",
         )

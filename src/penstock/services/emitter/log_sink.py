@@ -203,5 +203,5 @@ class LogSink:
 
 def dropped_sample(sink: str, value: float) -> Sample:
     """Return the metric of a sink's dropped events."""
-    about = "Events dropped because too many waited, oldest first"
+    about = "Events lost because too many waited, or because they could not be delivered"
     return Sample("penstock_emitter_dropped_total", "counter", about, (("sink", sink),), value)
