@@ -92,7 +92,7 @@ class Syncer:
         "_pass_mutex",
         "_pause_s",
         "_run_pass",
-        "_sync_soon",
+        "_soon_requested",
         "_threads",
         "_unplanned",
         "_unsynced",
@@ -133,7 +133,7 @@ class Syncer:
         self._closing = False
         self._dirty_since_s: float | None = None
         self._oldest_s: float | None = None  # of the messages that no pass has begun to sync
-        self._sync_soon = False
+        self._soon_requested = False
         self._not_before_s = clock.monotonic_s()
         self.unsynced_messages = 0
         self.passes = 0
@@ -167,15 +167,15 @@ class Syncer:
         Without a thread the next `wrote` runs it.
         """
         with self._mutex:
-            if self._sync_soon and not self._unplanned:
+            if self._soon_requested and not self._unplanned:
                 return
             if self._threads is not None:
-                self._sync_soon = self._unplanned = True
+                self._soon_requested = self._unplanned = True
                 self._arrange(self._threads, is_dirty=True)
                 return
             if self._dirty_since_s is None:
                 self._dirty_since_s = self._clock.monotonic_s()
-            self._sync_soon = True
+            self._soon_requested = True
 
     def mark_unplanned(self) -> None:
         """Record that data was written and no pass could be planned; needs no memory."""
@@ -275,7 +275,7 @@ class Syncer:
         if self._dirty_since_s is None:
             return None
         due_s = self._not_before_s
-        if self.unsynced_messages < self._every and not self._sync_soon:
+        if self.unsynced_messages < self._every and not self._soon_requested:
             due_s = max(due_s, self._dirty_since_s + self._interval_s)
         return max(0.0, due_s - self._clock.monotonic_s())
 
@@ -290,7 +290,7 @@ class Syncer:
                     return  # another pass has served the request
                 taken, self.unsynced_messages = self.unsynced_messages, 0
                 oldest_s, self._oldest_s = self._oldest_s, None
-                self._dirty_since_s, self._sync_soon = None, False
+                self._dirty_since_s, self._soon_requested = None, False
                 self.passes += 1
             try:
                 durable = self._run_pass()
