@@ -3,11 +3,12 @@
 `statement` checks text, which Spark may interpret differently. So Spark gets a query in
 parentheses, where its grammar has no commands, and is first asked for the plan of the query over
 the outlines: empty views with the names and columns of the real ones. Every node of that plan must
-be on an allow-list. Nothing runs for this plan: it has a limit of 0, and the rules of Spark's
-optimizer that call functions over constants are off, which a subquery reaches in spite of the limit
-(`GUARD_CONF`, `constants_kept`). Spark's analyzer still evaluates constants where it needs their
-value: rows of VALUES, LIMIT, OFFSET, `range`, and arguments that must be constant. There the check
-of the text stands alone (decision 37).
+be on an allow-list. No job runs for this plan: it has a limit of 0. The limit does not reach into
+subqueries, so two rules of Spark's optimizer that call functions over constants are off
+(`GUARD_CONF`, `constants_kept`). Spark still evaluates some constants. Its analyzer needs rows of
+VALUES, LIMIT, OFFSET, the arguments of `range`, and arguments that must be constant. Its optimizer
+evaluates texts that are cast to a date or timestamp, before it applies the limit, and conditions
+over outer joins and correlated subqueries. There the check of the text stands alone (decision 37).
 
 The real views have names that cannot be guessed. A query reaches them by common table expressions,
 which the service writes around it, so no other statement can redefine the tables that it reads.
