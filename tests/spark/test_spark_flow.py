@@ -144,6 +144,25 @@ def test_a_table_whose_links_form_a_loop_is_checked_to_its_end(tmp_path: Path) -
     SparkSQL.configured({**LINES, "out": "SELECT 1", "tables": f"a={table}"})
 
 
+def test_a_list_of_files_in_a_folder_of_tables_is_not_followed(secrets: Path) -> None:
+    """Spark's streams write such a list. It may name any file, and PutFile can write one, too."""
+    folder = secrets.parent / "stream.csv"
+    (folder / "_spark_metadata").mkdir(parents=True)
+    (folder / "a.csv").write_text("open\n1\n")
+    entry = {"isDir": False, "modificationTime": 0, "blockReplication": 1, "action": "add"}
+    # Spark takes the names of columns from all files if one of them is in a partition.
+    lines = [
+        orjson.dumps({**entry, "path": place.as_uri(), "size": size, "blockSize": 1 << 20})
+        for place, size in ((secrets / "options.json", 1_000), (secrets / "part=1" / "a.csv", 0))
+    ]
+    (folder / "_spark_metadata" / "0").write_bytes(b"\n".join([b"v1", *lines]))
+    query = {"out": "SELECT t.* FROM input LEFT JOIN t ON true", "tables": f"t={folder}"}
+    with ProcessorRunner(SparkSQL, {**LINES, **query}) as runner:
+        runner.enqueue(b'{"a":1}\n')
+        runner.run()
+        assert [sent.content for sent in runner.sent("out")] == [b'{"open":1}\n']
+
+
 def test_tables_are_checked_again_when_a_job_runs(secrets: Path) -> None:
     table = secrets.parent / "table.json"
     query = {"out": "SELECT token FROM t", "tables": f"t={table}"}

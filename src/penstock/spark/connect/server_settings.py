@@ -119,6 +119,7 @@ def spark_conf(
         "spark.sql.shuffle.partitions": str(cores),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.variable.substitute": "false",
+        "spark.sql.streaming.fileStreamSink.ignoreMetadata": "true",
         "spark.sql.ansi.enabled": "true",
         "spark.sql.ansi.doubleQuotedIdentifiers": "true",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",

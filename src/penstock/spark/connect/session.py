@@ -58,9 +58,14 @@ _CASE: Final = "spark.sql.caseSensitive"
 EXACT_CONF: Final[Mapping[str, str]] = {_CASE: "true"}
 """Settings of sessions that distinguish names by case: see `core.column_case`."""
 
-# Spark would replace `${env:…}` and `${system:…}` in every text that it parses, including
-# expressions, types and view names, after Penstock has checked the text.
-_UNSUBSTITUTED: Final[Mapping[str, str]] = {"spark.sql.variable.substitute": "false"}
+_GUARDED: Final[Mapping[str, str]] = {
+    # Spark would replace `${env:…}` and `${system:…}` in every text that it parses, including
+    # expressions, types and view names, after Penstock has checked the text.
+    "spark.sql.variable.substitute": "false",
+    # In a folder with `_spark_metadata`, Spark would read the files that are named there, which may
+    # be any files, instead of those in the folder, which Penstock has checked.
+    "spark.sql.streaming.fileStreamSink.ignoreMetadata": "true",
+}
 
 # Processes of other hosts do not connect to a driver with a local master.
 _LOOPBACK: Final[Mapping[str, str]] = {
@@ -529,7 +534,7 @@ def _connect(options: SparkSessionOptions) -> SparkSession:
         _release(session, tell=True)
         session = cast("SparkSession", connected)
         connected.client.set_retry_policies([policy])
-        for key, value in {**options.conf, **_UNSUBSTITUTED}.items():
+        for key, value in {**options.conf, **_GUARDED}.items():
             session.conf.set(key, value)
     except BaseException:
         _release(session, tell=False)
@@ -568,7 +573,7 @@ def _classic(options: SparkSessionOptions) -> SparkSession:
     refuse_unloaded_types()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(options.address).appName(options.app_name)
-    conf = {**options.conf, **_UNSUBSTITUTED}
+    conf = {**options.conf, **_GUARDED}
     for key, value in (conf | _driver_conf(options.address)).items():
         if key != _CASE:
             builder = builder.config(key, value)
