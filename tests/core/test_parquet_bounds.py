@@ -119,6 +119,19 @@ def test_rows_of_lists_are_counted_where_headers_and_averages_are_wrong(
     assert 1 <= rows * 10_000 * 8 <= 1 << 20
 
 
+def test_levels_that_are_not_in_runs_are_not_counted() -> None:
+    """Arrow reads such levels; as runs, they could show any number of rows."""
+    file = stored([[1, 2], [], [3]], "none")
+    [page] = PageHeaders(file, pq.read_metadata(file)).of(0, 0).data
+    assert LevelReader(file).parts_of(page, "UNCOMPRESSED", 1, 16) is not None
+    raw = bytearray(file.read_at(file.size(), 0))
+    place = raw.rindex(b"\x15\x06\x15\x06", 0, page.start) + 3  # encodings of both levels
+    raw[place] = 4 << 1
+    file = pa.BufferReader(bytes(raw))
+    [page] = PageHeaders(file, pq.read_metadata(file)).of(0, 0).data
+    assert LevelReader(file).parts_of(page, "UNCOMPRESSED", 1, 16) is None
+
+
 def test_levels_of_pages_of_the_second_version_are_not_decompressed() -> None:
     file = stored([[1, 2], [], [3]], "zstd", data_page_version="2.0")
     [page] = PageHeaders(file, pq.read_metadata(file)).of(0, 0).data

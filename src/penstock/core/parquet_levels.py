@@ -81,7 +81,7 @@ class LevelReader:
             The parts; None if the levels cannot be decoded, or exceed the limit.
         """
         width = level_max.bit_length()
-        if not 0 < width <= _WIDTH_MAX:
+        if not (0 < width <= _WIDTH_MAX and page.are_levels_runs):
             return None
         try:
             levels = self._levels_of(page, codec)

@@ -46,6 +46,10 @@ _VALUES: Final = 1
 _ROWS: Final = 3
 _ENCODING: Final = {_DATA: 2, _DICTIONARY: 2, _DATA_V2: 4}
 _LEVELS_SIZE: Final = 6
+_LEVELS_ENCODING: Final = 4
+# Runs, as `parquet_levels` decodes them. The other encoding, of bits without runs, is deprecated,
+# but Arrow reads it.
+_OF_RUNS: Final = 3
 _PLAIN_ENCODINGS: Final = frozenset({0, 2})
 # Types of Thrift's compact protocol.
 _BOOLEANS: Final = frozenset({1, 2})
@@ -75,7 +79,7 @@ class DataPage(NamedTuple):
 
     Its bytes begin at `start` in the file; those of a page of the second version with its
     repetition levels, which are not compressed. `levels_size` is their size, None for the first
-    version.
+    version. `are_levels_runs` is false if these levels are encoded in another way.
     """
 
     size: int
@@ -85,6 +89,7 @@ class DataPage(NamedTuple):
     start: int
     stored_size: int
     levels_size: int | None = None
+    are_levels_runs: bool = True
 
 
 class ColumnPages(NamedTuple):
@@ -233,6 +238,7 @@ def _data_page(header: _Fields, start: int) -> DataPage | None:
         start,
         _size(header, _STORED_SIZE),
         _size(details, _LEVELS_SIZE) if kind == _DATA_V2 else None,
+        kind == _DATA_V2 or details.get(_LEVELS_ENCODING) == _OF_RUNS,
     )
 
 
