@@ -120,8 +120,19 @@ def relation(
     return Connected(plan, spark)  # type: ignore[arg-type]
 
 
-# How many checks are under way in each session that also runs queries.
-_checks: Final[WeakKeyDictionary[object, int]] = WeakKeyDictionary()
+class _Checks:
+    """Checks under way in a session that also runs queries.
+
+    The mutex is held for a call to Spark, so that the setting and the count agree. It belongs to
+    one session: a Spark that does not answer must not delay the checks of others.
+    """
+
+    def __init__(self) -> None:
+        self.mutex = threading.Lock()
+        self.count = 0
+
+
+_checks: Final[WeakKeyDictionary[object, _Checks]] = WeakKeyDictionary()
 _checks_mutex: Final = threading.Lock()
 
 
@@ -132,16 +143,17 @@ def constants_kept(spark: SparkSession) -> Iterator[None]:
     Queries that begin meanwhile have the same rows: Spark only evaluates their constants later.
     """
     with _checks_mutex:
-        count = _checks.get(spark, 0)
-        if not count:
+        checks = _checks.setdefault(spark, _Checks())
+    with checks.mutex:
+        if not checks.count:
             spark.conf.set(_RULES_OFF, _FOLDING_RULES)
-        _checks[spark] = count + 1
+        checks.count += 1
     try:
         yield
     finally:
-        with _checks_mutex:
-            _checks[spark] -= 1
-            if not _checks[spark]:
+        with checks.mutex:
+            checks.count -= 1
+            if not checks.count:
                 spark.conf.unset(_RULES_OFF)
 
 
