@@ -379,6 +379,28 @@ def test_at_the_end_everything_is_tried_once_more(make: Make) -> None:
         failing.stop()
 
 
+def test_at_the_end_an_unexpected_error_loses_no_other_batch(clock: VirtualClock) -> None:
+    """Or a flush that waits meanwhile never ends."""
+    sent: list[bytes] = []
+
+    def send(_url: str, body: bytes, _headers: Mapping[str, str], _timeout_s: float) -> int:
+        if not sent:
+            sent.append(b"")
+            raise MemoryError
+        sent.append(body)
+        return 200
+
+    options = HttpSinkOptions("http://h:1/events", BatchOptions(flush_count=1))
+    sink = HttpSink(options, clock, send=send)
+    for number in range(3):
+        sink.accept(record(number))
+    with pytest.raises(Unavailable, match=r"did not accept the last 1 event$"):
+        sink.stop()
+    assert sent[1:] == [b'[{"n":1}]', b'[{"n":2}]']
+    assert (sink._batches.dropped, sink._batches.completed) == (1, sink._batches.begun)
+    sink.flush()
+
+
 def test_each_feed_may_have_its_own_url(clock: VirtualClock) -> None:
     urls: list[str] = []
 

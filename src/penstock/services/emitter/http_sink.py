@@ -264,15 +264,20 @@ class HttpSink:
                 batch = self._batches.take_last()
             if batch is None:
                 break
-            in_time = until_s is not None and self._clock.monotonic_s() < until_s
-            is_sent = in_time and self._try_once(batch, until_s)
-            with self._changed:
-                if is_sent:
-                    self._batches.sent(batch)
-                else:
-                    self._batches.drop(batch)
-                    lost += len(batch.events)
-                self._changed.notify_all()
+            is_sent = False
+            try:
+                in_time = until_s is not None and self._clock.monotonic_s() < until_s
+                is_sent = in_time and self._try_once(batch, until_s)
+            except Exception as error:  # noqa: BLE001 - the other batches are still tried
+                self._log.warning("the last attempt of a batch of events failed: %r", error)
+            finally:
+                with self._changed:
+                    if is_sent:
+                        self._batches.sent(batch)
+                    else:
+                        self._batches.drop(batch)
+                        lost += len(batch.events)
+                    self._changed.notify_all()
         if lost:
             raise Unavailable(
                 f"{self._options.url} did not accept the last {counted(lost, 'event')}"
