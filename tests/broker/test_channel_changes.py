@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.broker.channel.channel import Channel
 from penstock.broker.channel.policy import ChannelOptions
 from penstock.broker.channel.store import ChannelStore
 from penstock.broker.publisher import DeadLetterTopics
@@ -90,3 +91,84 @@ def test_where_the_topic_stands_is_kept_when_its_last_channels_are_deleted_at_on
         assert (topic.fed(0), topic.depth) == (5, 1)
 
     play(tmp_path, story, after)
+
+
+def test_a_channel_that_is_deleted_as_soon_as_it_is_created_is_not_returned_afterwards(
+    tmp_path: Path,
+) -> None:
+    async def story(changes: ChannelChanges, topic: Topic) -> None:
+        later: list[asyncio.Task[object]] = []
+        attach = topic.attach
+
+        def attach_and_let_others_run(channel: Channel) -> None:
+            attach(channel)
+            if not later:
+                # They run before the callbacks of the task that creates the channel.
+                later.append(asyncio.ensure_future(changes.delete(topic, "c")))
+                later.append(asyncio.ensure_future(changes.find_or_create(topic, "c")))
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(topic, "attach", attach_and_let_others_run)
+            old = await changes.find_or_create(topic, "c")
+            _, new = await asyncio.gather(*later)
+        assert topic.channels["c"] is new is not old
+
+    play(tmp_path, story)
+
+
+def test_a_deletion_after_one_that_failed_is_awaited_by_a_creation(tmp_path: Path) -> None:
+    async def story(changes: ChannelChanges, topic: Topic) -> None:
+        await changes.find_or_create(topic, "c")
+        attach, drop = topic.attach, changes._topics.channels.drop
+        later: list[asyncio.Task[object]] = []
+        gate = asyncio.Event()
+
+        def attach_and_delete_again(channel: Channel) -> None:
+            attach(channel)
+            if not later:
+                shut = channel.shut
+
+                async def shut_late() -> None:
+                    await gate.wait()
+                    await shut()
+
+                patch.setattr(channel, "shut", shut_late)  # as on a slow disk
+                # It runs before the callbacks of the task whose deletion failed.
+                later.append(asyncio.ensure_future(changes.delete(topic, "c")))
+
+        def fail_once(*given: object) -> None:
+            if not later:
+                raise MemoryError
+            drop(*given)  # type: ignore[arg-type]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(topic, "attach", attach_and_delete_again)
+            patch.setattr(changes._topics.channels, "drop", fail_once)
+            with pytest.raises(MemoryError):
+                await changes.delete(topic, "c")
+            making = asyncio.ensure_future(changes.find_or_create(topic, "c"))
+            await asyncio.wait([making], timeout=0.05)  # as far as it comes
+            assert "c" not in topic.channels
+            gate.set()
+            new, _ = await asyncio.gather(making, *later)
+        assert topic.channels["c"] is new
+        assert "c" in topic.file.channels
+
+    play(tmp_path, story)
+
+
+def test_a_deletion_that_cannot_be_recorded_does_not_happen(tmp_path: Path) -> None:
+    class NoMemory(dict[tuple[Topic, str], asyncio.Task[None]]):
+        def __setitem__(self, key: object, value: object) -> None:
+            raise MemoryError
+
+    async def story(changes: ChannelChanges, topic: Topic) -> None:
+        kept = await changes.find_or_create(topic, "c")
+        changes._deleting = NoMemory()
+        with pytest.raises(MemoryError):
+            await changes.delete(topic, "c")
+        await asyncio.sleep(0.05)  # or it would happen now
+        assert topic.channels["c"] is kept
+        assert "c" in topic.file.channels
+
+    play(tmp_path, story)

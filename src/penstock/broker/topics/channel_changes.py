@@ -63,7 +63,8 @@ class ChannelChanges:
         if found is not None:
             return found
         creating = self._creating.get((topic, name))
-        if creating is None:
+        # One that has ended, but is not forgotten yet, may have created a channel that was deleted.
+        if creating is None or creating.done():
             creating = start_awaited(self._create(topic, name, starts))
             creating.add_done_callback(partial(_forget, self._creating, (topic, name)))
             self._creating[topic, name] = creating
@@ -81,10 +82,10 @@ class ChannelChanges:
         channel = topic.channel(name)
         # The task begins in a later iteration of the loop, after the channel is detached.
         deleting = start_awaited(self._delete(topic, channel))
-        deleting.add_done_callback(partial(_forget, self._deleting, (topic, name)))
-        self._deleting[topic, name] = deleting
-        # Detach it before its files are deleted, so that nothing is written to them afterwards.
         try:
+            deleting.add_done_callback(partial(_forget, self._deleting, (topic, name)))
+            self._deleting[topic, name] = deleting
+            # Detach it before its files are deleted, so that nothing is written to them afterwards.
             topic.detach(name)
         except BaseException:
             deleting.cancel()  # it has not begun
@@ -94,7 +95,8 @@ class ChannelChanges:
             await asyncio.shield(deleting)
         except BaseException:
             is_left = name in topic.file.channels and name not in topic.channels
-            if deleting.done() and is_left and not topic.closed:
+            is_last = self._deleting.get((topic, name), deleting) is deleting
+            if deleting.done() and is_left and is_last and not topic.closed:
                 # The task failed before it began.
                 with contextlib.suppress(Exception):
                     await channel.shut()
@@ -197,5 +199,6 @@ class ChannelChanges:
 def _forget(
     tasks: dict[tuple[Topic, str], asyncio.Task[T]], key: tuple[Topic, str], task: asyncio.Task[T]
 ) -> None:
-    tasks.pop(key, None)
+    if tasks.get(key) is task:  # not one that began in the same iteration of the loop
+        del tasks[key]
     read_exception(task)
