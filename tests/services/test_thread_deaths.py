@@ -294,6 +294,32 @@ def test_a_child_watch_that_died_reports_the_end_of_each_child(
     assert DEATHS.counts() == {"child watch": 2}
 
 
+def test_a_child_watch_repeats_a_call_that_raised(ends: Ends) -> None:
+    """Otherwise nobody learns of the end of a fork server, and no other one is started."""
+    watch = ChildWatch()
+    watch.start()
+    told = threading.Semaphore(0)
+    faults = [MemoryError("again"), MemoryError("at the message")]
+
+    def notify() -> None:
+        if faults:
+            raise faults.pop()
+        told.release()
+
+    reader, writer = os.pipe()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        watch.watch(child.pid, reader, notify)
+        os.write(writer, b".")
+        assert told.acquire(timeout=LIMIT_S)  # the message, after both faults
+        faults.append(MemoryError("at the end"))
+        assert child.stdin is not None
+        child.stdin.close()
+        assert told.acquire(timeout=LIMIT_S)
+    os.close(writer)
+    watch.stop()
+    assert DEATHS.counts() == {"child watch": 3}
+
+
 def test_a_descriptor_that_cannot_be_watched_is_dropped_and_its_owner_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -49,6 +49,8 @@ class ChildWatch:
         os.set_blocking(self._wake_writer, False)
         self._selector.register(self._wake_reader, selectors.EVENT_READ)
         self._fresh: list[_Watched] = []
+        # A call that is due, and that raised if the thread begins again: its event was read.
+        self._due: Callable[[], None] | None = None
         self._stopped = False
         self._thread = OwnedThread("child watch", self._run, on_death=OnDeath.RESTART)
 
@@ -104,6 +106,7 @@ class ChildWatch:
             os.write(self._wake_writer, b"\0")
 
     def _run(self) -> None:
+        self._call_due()
         while True:
             ready = self._selector.select()
             self._register_fresh()
@@ -135,12 +138,19 @@ class ChildWatch:
                     "pipe" if one.is_pipe else "end",
                     refusal.strerror,
                 )
-                one.notify()
+                self._due = one.notify
+                self._call_due()
 
     def _handle(self, one: _Watched) -> None:
         has_message = one.is_pipe and bool(os.read(one.fd, _READ_BYTES))
+        if has_message or not one.is_pipe:
+            self._due = one.notify
         if not has_message:
             self._selector.unregister(one.fd)
             os.close(one.fd)
-        if has_message or not one.is_pipe:
-            one.notify()
+        self._call_due()
+
+    def _call_due(self) -> None:
+        if self._due is not None and not self._stopped:
+            self._due()
+        self._due = None
