@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections import deque
 
 import orjson
@@ -10,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.core.metrics import MetricRegistry, Sample
 from penstock.services.emitter.emitter import (
@@ -84,6 +87,24 @@ class NoMemoryOnce(deque[int]):
         if self.appended == 1:
             raise MemoryError
         super().append(item)
+
+
+def test_later_items_that_are_dropped_do_not_count_as_earlier_ones_that_are_done() -> None:
+    queue: DropOldest[int] = DropOldest(2, SystemClock())
+    queue.put(1)
+    taken = queue.take(1)
+    queue.put(2)
+    ended: list[bool] = []
+    flush = threading.Thread(target=lambda: ended.append(queue.wait_done(0.4)))
+    flush.start()
+    time.sleep(0.1)
+    for number in range(3, 9):
+        queue.put(number)
+    flush.join()
+    assert ended == [False]  # the first item is not done
+    queue.done(len(taken))
+    queue.done(len(queue.take(10)))
+    assert queue.wait_done(0)
 
 
 def test_an_item_that_could_not_be_added_is_not_waited_for() -> None:

@@ -46,7 +46,9 @@ class DropOldest(Generic[T]):
         self._changed = threading.Condition()
         self._waiting: deque[T] = deque()
         self._accepted = 0
-        self._done = 0
+        self._removed = 0  # taken or dropped
+        self._taken = 0  # and not done
+        self._taken_from = 0  # how many were removed before them
         self._closed = False
         self.dropped = Counter()
 
@@ -68,7 +70,7 @@ class DropOldest(Generic[T]):
                     self._changed.notify_all()
                 return True
             self._waiting.popleft()
-            self._done += 1
+            self._removed += 1
             self.dropped.add()
             return False
 
@@ -78,6 +80,10 @@ class DropOldest(Generic[T]):
             if not self._waiting and not self._closed:
                 self._clock.wait(self._changed, timeout_s)
             taken = list(islice(self._waiting, count))
+            if not self._taken:
+                self._taken_from = self._removed
+            self._taken += len(taken)
+            self._removed += len(taken)
             for _ in taken:
                 self._waiting.popleft()
             return taken
@@ -85,7 +91,8 @@ class DropOldest(Generic[T]):
     def done(self, count: int) -> None:
         """Report that this many of the taken items are done."""
         with self._changed:
-            self._done += count
+            self._taken -= count
+            self._taken_from += count
             self._changed.notify_all()
 
     def wait_done(self, timeout_s: float) -> bool:
@@ -93,7 +100,7 @@ class DropOldest(Generic[T]):
         until_s = self._clock.monotonic_s() + timeout_s
         with self._changed:
             wanted = self._accepted
-            while self._done < wanted:
+            while (self._taken_from if self._taken else self._removed) < wanted:
                 left_s = until_s - self._clock.monotonic_s()
                 if left_s <= 0:
                     return False
