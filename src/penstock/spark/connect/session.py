@@ -62,8 +62,9 @@ _GUARDED: Final[Mapping[str, str]] = {
     # Spark would replace `${env:…}` and `${system:…}` in every text that it parses, including
     # expressions, types and view names, after Penstock has checked the text.
     "spark.sql.variable.substitute": "false",
-    # In a folder with `_spark_metadata`, Spark would read the files that are named there, which may
-    # be any files, instead of those in the folder, which Penstock has checked.
+    # In a folder with a log of Spark's streams (_spark_metadata), Spark would read the files that
+    # are named there, which may be any files, instead of those in the folder, which Penstock has
+    # checked.
     "spark.sql.streaming.fileStreamSink.ignoreMetadata": "true",
 }
 
