@@ -99,7 +99,7 @@ class Watch:
         self, sessions: SparkSessions, folder: Path, secret: str, place: str = "query"
     ) -> None:
         self.secret, self.folder = secret, folder
-        self._parent = f"{folder.parent}/"
+        self._path = re.compile(re.escape(str(folder)) + r"[\w.%/-]*")
         folder.mkdir(parents=True, exist_ok=True)
         self._file, self._script = folder / "secret.txt", folder / "script"
         self._mark, self._output = folder / "ran", folder / "output"
@@ -157,7 +157,7 @@ class Watch:
             self.counts["answered"] += 1
             # What a statement names itself may come back, also if it is written with escapes.
             given = f"{sql} {parameters}"
-            if str(self.folder) in said and self._parent not in given + unescaped(given):
+            if set(self._path.findall(said)) - set(self._path.findall(given + unescaped(given))):
                 reached.append("path of the host")
         if self.secret in said:
             reached.append("secret")

@@ -40,7 +40,7 @@ OUTLINE_CONF: Final[Mapping[str, str]] = {
 _RULES_OFF: Final = "spark.sql.optimizer.excludedRules"
 _FOLDING_RULES: Final = ",".join(
     f"org.apache.spark.sql.catalyst.optimizer.{rule}"
-    for rule in ("ConstantFolding", "ConvertToLocalRelation")
+    for rule in ("ConstantFolding", "ConvertToLocalRelation", "EliminateOuterJoin")
 )
 
 GUARD_CONF: Final[Mapping[str, str]] = {**OUTLINE_CONF, _RULES_OFF: _FOLDING_RULES}

@@ -193,9 +193,11 @@ class LogSink:
                     self._write(record)
                     written += 1
             finally:
-                if written < len(records):
-                    self._waiting.dropped.add(len(records) - written)
-                self._waiting.done(len(records))
+                try:
+                    if written < len(records):
+                        self._waiting.dropped.add(len(records) - written)
+                finally:
+                    self._waiting.done(len(records))
 
     def _write(self, record: Record) -> None:
         alert = record.feed == "alerts"
