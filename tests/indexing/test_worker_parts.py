@@ -78,9 +78,9 @@ def test_no_task_gets_the_name_of_a_file_that_the_worker_writes() -> None:
     written = fs.listdir("base")
     assert written == ["identity.json", "worker.json"]
     for name in (*written, *(f"{one}.tmp" for one in written)):
-        with pytest.raises(InvalidRequest, match="keeps a file with this name"):
+        with pytest.raises(InvalidRequest, match="has a file of this name"):
             folders.make(noop("a").model_copy(update={"id": name}), [])
-        with pytest.raises(InvalidRequest, match="keeps a file with this name"):
+        with pytest.raises(InvalidRequest, match="has a file of this name"):
             folders.clear(name)
     assert fs.listdir("base") == written
 

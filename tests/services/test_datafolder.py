@@ -138,7 +138,8 @@ def test_missing_metadata_beside_what_it_named_is_refused(
     folder.require_metadata()
     (folder.path / name).parent.mkdir(parents=True, exist_ok=True)
     (folder.path / name).touch()
-    with pytest.raises(InvalidRequest, match=rf"metadata\.db is missing, while {said}.*restore"):
+    remedy = rf"restore SRC --data-dir NEW; .*--from-segments --data-dir '{folder.path}' rebuilds"
+    with pytest.raises(InvalidRequest, match=rf"metadata\.db is missing, while {said}.*{remedy}"):
         folder.require_metadata()
     (folder.path / "metadata.db").touch()
     with pytest.raises(InvalidRequest, match="is missing"):

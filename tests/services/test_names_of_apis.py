@@ -170,7 +170,7 @@ def test_every_spec_refuses_hostile_names_and_changes_nothing(
 def test_no_task_has_the_name_of_a_file_of_the_worker(world: OverlordWorld, name: str) -> None:
     before = state(world)
     told = refused(world.api.post(f"{P}/task", json=noop(name)))
-    assert f"'{name}' is not a valid task id: Penstock keeps a file with this name" in told
+    assert f"'{name}' is not a valid task id: Penstock has a file of this name" in told
     for path in ("status", "log", "reports"):
         assert world.api.get(f"{P}/task/{name}/{path}").status_code == 404
     assert state(world) == before

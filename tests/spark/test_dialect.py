@@ -298,6 +298,16 @@ def test_a_name_without_quotes_is_told_of_double_quotes(sql: SqlService) -> None
     assert sql.query(SqlQuery('SELECT id AS "größe" FROM range(1)')).table.num_rows == 1
 
 
+def test_a_text_in_double_quotes_is_told_of_single_ones(sql: SqlService) -> None:
+    said = refusal(sql, """SELECT * FROM range(3) WHERE CAST(id AS STRING) = "/a b\"""")
+    assert """Double quotes enclose a name. If "/a b" is a text, write '/a b'""" in said
+    assert "Double quotes" not in refusal(sql, "SELECT nid FROM range(3)")
+
+
+def test_a_function_that_is_unknown_is_told_where_the_known_ones_are(sql: SqlService) -> None:
+    assert "Spark SQL has no function STRPTIME: see http" in refusal(sql, "SELECT strptime('a')")
+
+
 def test_a_long_mistake_is_looked_at_once() -> None:
     # A pattern that begins anew at each FLOOR would take hours; the other threads wait for it.
     assert in_spark("SELECT " + "FLOOR(" * 500_000, "[PARSE_SYNTAX_ERROR]") == ""

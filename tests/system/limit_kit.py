@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import itertools
 import json
 import os
@@ -17,6 +18,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -95,12 +97,12 @@ class LimitedRole:
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(f"{self.url}{path}", data, headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=timeout_s) as answer:
-                return Answer(answer.status, json.loads(answer.read() or b"null"))
-        except urllib.error.HTTPError as error:
-            with error:
-                return Answer(error.code, error.read().decode())
-        except (OSError, ValueError) as error:
+            with _answer(request, timeout_s) as answer:
+                content = answer.read()
+                is_good = answer.status < HTTPStatus.BAD_REQUEST
+                value = json.loads(content or b"null") if is_good else content.decode()
+                return Answer(answer.status, value)
+        except (OSError, ValueError, http.client.HTTPException) as error:
             return Answer(0, repr(error))
 
     @property
@@ -270,3 +272,13 @@ def limit_folder() -> Iterator[Path]:
                 process = LimitedRole.started.pop()
                 process.kill()
                 process.wait()
+
+
+def _answer(request: urllib.request.Request, timeout_s: float) -> http.client.HTTPResponse:
+    """Return the answer to a request, whatever its status."""
+    try:
+        answer = urllib.request.urlopen(request, timeout=timeout_s)
+    except urllib.error.HTTPError as error:
+        return error  # type: ignore[return-value]  # it has the same methods
+    assert isinstance(answer, http.client.HTTPResponse)
+    return answer

@@ -235,8 +235,10 @@ def _rebuild(options: PenstockOptions, *, skip_unknown: bool, as_json: bool) -> 
         print_json({"datasources": rows, "unknown": list(found.unknown)})
         return
     print_rows(rows, as_json=False, empty="no segments")
+    if found.unknown:
+        warn("penstock: what the files do not tell, and what may therefore be missing or wrong:")
     for sentence in found.unknown:
-        warn(f"penstock: {sentence}")
+        warn(f"  {sentence}")
 
 
 def require_metadata(options: PenstockOptions) -> None:

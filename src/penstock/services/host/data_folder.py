@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import penstock
+import shlex
 from penstock.core.clock import Clock
 from penstock.core.errors import Conflict, InvalidRequest, Unavailable, counted
 from penstock.core.intervals import format_time
@@ -185,9 +186,7 @@ class DataFolder:
         if damage is not None:
             raise InvalidRequest(
                 f"{metadata} {damage}: it was damaged or replaced, and Penstock cannot start with"
-                " it. Put the file back, or restore a backup with penstock restore SRC; without a "
-                "backup, move it away, and penstock restore --from-segments rebuilds what the "
-                "segments contain"
+                f" it. Put the file back, or move it away and {self._restoring()}"
             )
         if metadata.exists() and metadata.stat().st_size > 0:
             return
@@ -205,9 +204,16 @@ class DataFolder:
         ]
         raise InvalidRequest(
             f"{metadata} is missing, while {' and '.join(beside)}: without it all datasources,"
-            " supervisors and tasks would be lost. Put the file back, or restore a backup with"
-            " penstock restore SRC; without a backup, penstock restore --from-segments rebuilds"
-            " what the segments contain. To start from scratch, move segments/ and topics/ away"
+            f" supervisors and tasks would be lost. Put the file back, or {self._restoring()}. To"
+            " start from scratch, move segments/ and topics/ away"
+        )
+
+    def _restoring(self) -> str:
+        here = shlex.quote(str(self.path))
+        return (
+            "restore a backup into a new folder with penstock restore SRC --data-dir NEW; without a"
+            f" backup, penstock restore --from-segments --data-dir {here} rebuilds what the"
+            " segments contain"
         )
 
     @contextmanager

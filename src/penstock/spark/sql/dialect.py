@@ -107,12 +107,15 @@ _NO_FUNCTION: Final[Mapping[str, str]] = {
     "LOOKUP": "join the datasource that contains the names",
     "EXTERN": "FROM TABLE(EXTERN(…)) in INSERT and REPLACE, which tasks run; queries read no files",
 }
+# A name that Spark cannot resolve, as the error shows it.
+_COLUMN: Final = re.compile(r"UNRESOLVED_COLUMN[.\w]*\][^`]*`((?:[^`]|``)+)` cannot")
 _UNKNOWN: Final = re.compile(r"UNRESOLVED_ROUTINE\][^`]*`(\w+)`")
 # Two patterns, because one that spans a query takes quadratic time if no TO follows.
 _ROUNDED: Final = re.compile(r"\b(FLOOR|CEIL|CEILING)\s*\(", re.IGNORECASE)
 _UNIT: Final = re.compile(r"\bTO\s+(\w+)\s*\)", re.IGNORECASE)
 _TABLE: Final = re.compile(r"TABLE_OR_VIEW_NOT_FOUND\][^`]*`(\w+)`\.`(\w+)`")
 _SHOWN: Final = 200
+_FUNCTION_LIST: Final = "https://spark.apache.org/docs/latest/api/sql/"
 _DAY_MS: Final = 86_400_000
 _UNITS: Final = frozenset({"SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "QUARTER", "YEAR"})
 # In Druid, days of the week are numbered from Monday, 1.
@@ -131,13 +134,22 @@ _SYSTEM_TABLES: Final[Mapping[str, str]] = {
 
 
 def in_spark(sql: str, refusal: str) -> str:
-    """Return the replacement if Spark refused a form of Druid's SQL; else an empty text."""
+    """Return what to write instead of what Spark refused; else an empty text.
+
+    It knows forms of Druid's SQL, and texts in double quotes, which many databases allow.
+    """
     unknown = _UNKNOWN.search(refusal)
     if unknown:
         name = unknown[1].upper()
         if written := _of_time_call(name, sql):
             return f"{name} is a function of Druid's SQL. In Spark SQL: {written}"
-        return _of_function(name)
+        return _of_function(name) or f"Spark SQL has no function {name}: see {_FUNCTION_LIST}"
+    column = _COLUMN.search(refusal)
+    if column:
+        text = column[1].replace("``", "`")
+        if f'"{text}"' in sql and "'" not in text and len(text) <= _SHOWN:
+            return f"""Double quotes enclose a name. If "{text}" is a text, write '{text}'"""
+        return ""
     table = _TABLE.search(refusal)
     if table:
         return _of_table(table[1].lower(), table[2].lower())
