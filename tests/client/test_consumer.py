@@ -349,10 +349,14 @@ def test_a_server_that_is_not_there_is_tried_again() -> None:
             async with consumer([server], world) as c:
                 await world.pass_over(0.1)
                 await until(lambda: world.asleep(0.2))
+                failure = c.connect_failure
+                assert failure is not None
+                assert failure.tries == 3, "the first retry follows at once"
                 await server.listen()
                 await world.pass_over(0.2)
                 await subscribed(server)
                 assert c.statistics().connections == 1
+                assert c.connect_failure is None
 
     run(story())
 

@@ -9,6 +9,7 @@ import pytest
 from repository_kit import Opened
 
 from penstock.core.errors import Unavailable
+from penstock.core.waits import WaitTable
 from penstock.flow.controller.component_connections import ComponentConnections
 from penstock.flow.controller.connection_queues import ConnectionQueues
 from penstock.flow.controller.processor_node import ProcessorNode, ProcessorPlan
@@ -75,7 +76,9 @@ def test_a_start_that_was_given_up_does_not_meet_the_next_one(opened: Opened, fa
     )
     plan = ProcessorPlan(ProcessorIdentity("p", "P"), lambda: Slow, dict, frozenset(), {})
     state = StateManager("p", opened.repository)
-    node = ProcessorNode(plan, ComponentConnections(), state, services, Deaf())
+    node = ProcessorNode(
+        *(plan, ComponentConnections(), state, services, Deaf(), WaitTable(services.clock))
+    )
 
     hanging = threading.Thread(target=prepare, args=(node,))
     hanging.start()
@@ -175,7 +178,7 @@ def test_one_flowfile_that_raises_holds_up_no_others(
     )
     state = StateManager("p", again.repository)
     connections = ComponentConnections([queue, *others])
-    node = ProcessorNode(plan, connections, state, services, Deaf())
+    node = ProcessorNode(plan, connections, state, services, Deaf(), WaitTable(services.clock))
     node.on_scheduled()
     failures = 0
     while node.has_work(again.clock.now_ms()):
@@ -222,7 +225,8 @@ def test_a_run_ends_when_no_work_or_no_room_is_left(
     services = SessionServices(again.repository, again.content, again.clock, lambda: "u", again.fs)
     plan = ProcessorPlan(ProcessorIdentity("p", "P"), lambda: One, dict, frozenset(), {})
     connections = ComponentConnections([source], {One.success.name: [destination]})
-    node = ProcessorNode(plan, connections, StateManager("p", again.repository), services, Deaf())
+    state = StateManager("p", again.repository)
+    node = ProcessorNode(plan, connections, state, services, Deaf(), WaitTable(services.clock))
     node.on_scheduled()
     One.triggers = 0
     assert node.trigger(TimedRun(again.clock, duration_ms, repeat_ms)).worked

@@ -7,7 +7,7 @@ import logging
 import pytest
 from session_world import World, full_disk
 
-from penstock.core.errors import CorruptData, InvalidRequest, Unavailable
+from penstock.core.errors import CorruptData, Dependency, InvalidRequest, Unavailable
 from penstock.flow.processor import (
     ProcessContext,
     Processor,
@@ -38,10 +38,14 @@ class Greet(Processor):
 class Host:
     def __init__(self) -> None:
         self.yielded: list[int] = []
+        self.reported: list[tuple[Unavailable, int | None]] = []
         self.running = True
 
     def yield_for(self, wait_ms: int) -> None:
         self.yielded.append(wait_ms)
+
+    def report_unavailable(self, error: Unavailable, tries: int | None) -> None:
+        self.reported.append((error, tries))
 
     def is_scheduled(self) -> bool:
         return self.running
@@ -92,6 +96,9 @@ def test_a_context_asks_its_host(context: ProcessContext, host: Host) -> None:
     context.yield_()
     context.yield_(5)
     assert host.yielded == [1_000, 5]
+    error = Unavailable("no answer", dependency=Dependency.BROKER)
+    context.report_unavailable(error, tries=3)
+    assert host.reported == [(error, 3)]
 
 
 def test_the_log_says_who_wrote(context: ProcessContext, caplog: pytest.LogCaptureFixture) -> None:

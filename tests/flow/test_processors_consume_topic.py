@@ -18,7 +18,7 @@ from broker_harness import RunningBroker
 from penstock.broker.options import BrokerOptions
 from penstock.client import Consumer, Message
 from penstock.core import threads
-from penstock.core.errors import Closed, InvalidRequest, Unavailable
+from penstock.core.errors import Closed, Dependency, InvalidRequest, Unavailable
 from penstock.core.loop_tasks import LoopThread
 from penstock.core.threads import Death, Deaths
 from penstock.flow.errors import ProcessError
@@ -212,6 +212,26 @@ def test_what_is_no_name_or_address_fails_the_start(
     with pytest.raises(InvalidRequest):
         runner.start()
     runner.close()
+
+
+def test_a_broker_that_does_not_answer_is_reported_until_it_does(broker: RunningBroker) -> None:
+    port = broker.server.broker.tcp_port
+    with runner_of(broker, "away", addresses="127.0.0.1:1") as runner:
+        pause = threading.Event()
+        reported: Unavailable | None = None
+        for _ in range(3_000):
+            runner.run()
+            if (reported := runner.unavailable) is not None:
+                break
+            pause.wait(0.01)
+        assert reported is not None
+        assert reported.dependency is Dependency.BROKER
+        runner.restart({"topic": "away", "channel": "flow", "addresses": f"127.0.0.1:{port}"})
+        publish(broker, "away", b"a")
+        assert take(runner, 1) == [b"a"]
+        runner.unavailable  # noqa: B018 - resets it
+        runner.run()
+        assert runner.unavailable is None
 
 
 def test_an_address_is_needed() -> None:

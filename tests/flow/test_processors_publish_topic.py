@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.broker.options import BrokerOptions
-from penstock.core.errors import CorruptData, Unavailable
+from penstock.core.errors import CorruptData, Dependency, Unavailable
 from penstock.flow.processor import PropertyValue
 from penstock.flow.processors.topics.publish_topic import (
     PublishBatch,
@@ -144,12 +144,16 @@ def test_while_the_broker_is_away_nothing_is_lost(tmp_path: Path) -> None:
     with runner:
         runner.run()
         assert runner.yielded_ms
+        reported = runner.unavailable
+        assert reported is not None
+        assert reported.dependency is Dependency.BROKER
         assert len(runner.queued) == 1
         with RunningBroker(BrokerOptions(folder=str(tmp_path), http_port=0)) as second:
             runner.restart({"broker_url": second.url, "topic": "away"})
             runner.run()
             assert runner.counts() == {"success": 1}
             assert messages(second, "away") == [b"kept"]
+            assert runner.unavailable is None
 
 
 def test_a_full_disk_keeps_what_is_to_be_published(broker: RunningBroker) -> None:

@@ -11,6 +11,7 @@ import pytest
 from broker_harness import RunningBroker
 
 from penstock.broker.options import BrokerOptions
+from penstock.core.errors import Dependency
 from penstock.flow.processor import PropertyValue
 from penstock.flow.processors.topics.put_datasource import PutDatasource
 from penstock.testing.flow import ProcessorRunner
@@ -115,6 +116,9 @@ def test_records_wait_while_the_overlord_does_not_say(
         runner.enqueue(b"{}", to=datasource)
         runner.run()
         assert runner.yielded_ms
+        reported = runner.unavailable
+        assert reported is not None
+        assert reported.dependency is Dependency.OVERLORD
         assert runner.counts() == {}
         assert text in caplog.text
         runner.restart({"broker_url": broker.url, "overlord_url": overlord, "datasource": "rides"})

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from event_kit import KeptEvents
 from places_kit import FixedPlaces
@@ -146,5 +148,47 @@ def test_a_flow_whose_commits_are_not_synced_is_not_ready(
         assert not process.is_ready.is_set()
         trouble.clear()
         assert process.is_ready.wait(LIMIT_S)
+    finally:
+        lifecycle.stop()
+
+
+PUBLISHING = """
+name: publishing
+processors:
+  Make: {type: GenerateFlowFile, properties: {file_size: 9 B}, schedule: every 3600 sec}
+  Publish:
+    type: PublishTopic
+    properties: {topic: t, broker_url: "http://127.0.0.1:1"}
+    auto_terminated: [success, failure]
+connections:
+  - {from: Make.success, to: Publish}
+"""
+
+
+def test_a_broker_that_a_processor_cannot_reach_is_in_the_answer_and_the_metrics(
+    process: Process,
+) -> None:
+    lifecycle = flow.compose(process.context)
+    lifecycle.start()
+    try:
+        assert process.is_ready.wait(LIMIT_S)
+        url = f"http://127.0.0.1:{process.listener.getsockname()[1]}"
+        with httpx.Client(base_url=url, timeout=LIMIT_S, trust_env=False) as client:
+            assert client.get("/status/ready").json()["waits"] == []
+            assert client.put("/flow", content=PUBLISHING).is_success
+            assert client.post("/flow/start").is_success
+            end_s = time.monotonic() + LIMIT_S
+            while not (answer := client.get("/status/ready").json())["waits"]:
+                assert time.monotonic() < end_s
+            assert answer["ready"], "the process can work"
+            [wait] = answer["waits"]
+            assert (wait["dependency"], wait["work"]) == ("broker", "processor Publish")
+            assert wait["tries"] >= 1
+            lines = client.get("/metrics").text.splitlines()
+            series = [one for one in lines if one.startswith("penstock_waiting_tries{")]
+            [tries] = [one for one in series if 'dependency="broker"' in one]
+            assert float(tries.rpartition(" ")[2]) >= 1
+            assert client.post("/flow/stop").is_success
+            assert client.get("/status/ready").json()["waits"] == []
     finally:
         lifecycle.stop()

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import Dependency, InvalidRequest
 from penstock.core.read_guard import READ_GUARD, ReadGuard
 from penstock.flow.processor import InvalidConfiguration, Processor, PropertyValue
 from penstock.flow.user_modules import SERVICE_MODULES, FlowModules
@@ -300,6 +300,9 @@ def test_a_spark_that_is_gone_is_waited_for_and_nothing_is_lost() -> None:
         assert runner.counts() == {}
         [waiting] = runner.queued
         assert not waiting.penalty_until_ms  # the FlowFile is at no fault
+        reported = runner.unavailable
+        assert reported is not None
+        assert reported.dependency is Dependency.SPARK
         assert runner.yielded_ms == 1_000
 
 

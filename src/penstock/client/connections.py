@@ -32,6 +32,19 @@ _JITTER = 0.3
 
 
 @dataclass(frozen=True, slots=True)
+class ConnectFailure:
+    """Failed tries to connect since the last connection was accepted.
+
+    Attributes:
+        tries: Number of failed tries, at all addresses.
+        error: Error of the last try.
+    """
+
+    tries: int
+    error: PenstockError
+
+
+@dataclass(frozen=True, slots=True)
 class Inbound:
     """Callbacks for events of the connections.
 
@@ -57,6 +70,10 @@ class ConsumerConnections:
         options: Options of the consumer.
         environment: Sources of randomness and delays.
         inbound: Receives messages.
+
+    Attributes:
+        failure: Failed tries while there is no connection; replaced as a whole, so that any thread
+            may read it.
     """
 
     def __init__(
@@ -82,6 +99,7 @@ class ConsumerConnections:
         self._closing = False
         self._drained = asyncio.Event()
         self._received = self._too_late = 0
+        self.failure: ConnectFailure | None = None
 
     # -- for the consumer
 
@@ -210,6 +228,9 @@ class ConsumerConnections:
                     self._inbound.failed(error)
                     return
                 _logger.warning("no connection to consume on: %s", error)
+                if not self._joined:
+                    tries = 1 if self.failure is None else self.failure.tries + 1
+                    self.failure = ConnectFailure(tries, error)
             except Exception:
                 # The outermost handler of a task: the next attempt must follow.
                 _logger.exception("no connection to consume on: %s", address)
@@ -224,6 +245,7 @@ class ConsumerConnections:
 
     def _join(self, subscription: Subscription, limit: int) -> None:
         self._accepted = True
+        self.failure = None
         self._joined[subscription] = None
         self._pacing.join(subscription, limit)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from penstock.client.addresses import Address
-from penstock.client.connections import ConsumerConnections, Inbound
+from penstock.client.connections import ConnectFailure, ConsumerConnections, Inbound
 from penstock.client.handler_pool import Handler, HandlerPool
 from penstock.client.inbox import Inbox
 from penstock.client.lookup import lookup_url
@@ -195,6 +195,11 @@ class Consumer:
     async def _iterate(self) -> AsyncIterator[Message]:
         while messages := await self._inbox.take(1):
             yield messages[0]
+
+    @property
+    def connect_failure(self) -> ConnectFailure | None:
+        """Failed tries to connect while no connection is subscribed. May be read by any thread."""
+        return self._connections.failure
 
     def statistics(self) -> ConsumerStatistics:
         """Return the counters since the start."""

@@ -192,6 +192,7 @@ class Host:
     def __init__(self, *, has_input: bool) -> None:
         self.started = False
         self.yielded_ms = 0
+        self.unavailable: Unavailable | None = None
         self.woken = threading.Event()
         self.queues: Mapping[str, Queue] = {}
         self._has_input = has_input
@@ -203,6 +204,10 @@ class Host:
     def wake(self) -> None:
         """Record that the processor asked to be triggered."""
         self.woken.set()
+
+    def report_unavailable(self, error: Unavailable, tries: int | None) -> None:  # noqa: ARG002
+        """Record the dependency that fails."""
+        self.unavailable = error
 
     def is_scheduled(self) -> bool:
         """Return whether the processor is started."""
@@ -479,6 +484,12 @@ class ProcessorRunner(Generic[P]):
         """Return the time for which the processor yielded; reading resets it."""
         waited, self._host.yielded_ms = self._host.yielded_ms, 0
         return waited
+
+    @property
+    def unavailable(self) -> Unavailable | None:
+        """Return the failure of a dependency that was reported last; reading resets it."""
+        reported, self._host.unavailable = self._host.unavailable, None
+        return reported
 
     @property
     def durable_commits(self) -> int:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.errors import Conflict, NotFound, counted
 from penstock.core.names import normalised
 from penstock.core.similar_names import nearest
+from penstock.core.waits import DependencyWait, WaitTable
 from penstock.flow.controller.answers import answer
 from penstock.flow.controller.component_connections import (
     ComponentConnections,
@@ -182,6 +183,7 @@ class FlowComponents:
         self.schedules: Mapping[str, ComponentSchedule] = {}
         self._known = _CurrentFlow()
         self._units: dict[str, ProcessorNode | FunnelNode] = {}
+        self._waits = WaitTable(services.clock)
         self._states: dict[str, StateManager] = {}
 
     @property
@@ -295,6 +297,7 @@ class FlowComponents:
         ):
             requests.append(self._scheduler.remove(one))
             del self._units[one]
+            self._waits.ended(one)
         for one in before.components.keys() - after.components.keys():
             self._states.pop(one, None)
         self._change_queues(before, after, plans)
@@ -313,6 +316,25 @@ class FlowComponents:
         self.schedules = plans.schedules
         for future in requests:
             answer(future)
+
+    def end_wait_after(self, stopped: Future[None], component_id: str) -> None:
+        """End the wait of a component when a stop or a single run ended, unless it runs.
+
+        No hook of the component is called if it could not start, or if it was terminated.
+        """
+        unit = self._units.get(component_id)
+        if isinstance(unit, ProcessorNode):
+            stopped.add_done_callback(lambda _stopped: unit.end_wait())
+
+    def waits(self) -> tuple[DependencyWait, ...]:
+        """Return the dependencies that processors wait for, with the processors' names."""
+        found = []
+        for one in self._waits.all():
+            unit = self._units.get(one.work)
+            wait = unit.wait() if isinstance(unit, ProcessorNode) else None
+            if wait is not None:
+                found.append(replace(wait, work=self.name_of(wait.work)))
+        return tuple(found)
 
     def component_statuses(self, scheduling: SchedulerStatistics) -> list[ComponentStatus]:
         """Return the status of each component."""
@@ -381,7 +403,8 @@ class FlowComponents:
             unit = FunnelNode(one, connections, state, self._services)
         else:
             unit = ProcessorNode(
-                plans.units[one], connections, state, self._services, self._scheduler
+                *(plans.units[one], connections, state, self._services),
+                *(self._scheduler, self._waits),
             )
         served_ms = self._cron_progress.served_ms(one, schedule)
         requests = [self._scheduler.add(one, unit, replace(schedule, last_fired_ms=served_ms))]

@@ -52,6 +52,7 @@ from penstock.storage.content.repository import ContentRepository
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
+    from penstock.core.waits import DependencyWait
     from penstock.flow.processor.registry import ProcessorRegistry
     from penstock.flow.queue.queue import FlowFileQueue
     from penstock.flow.repository.changes import RecoveryEvent
@@ -355,6 +356,10 @@ class FlowController:
     def check_synced(self) -> None:
         """Check that commits are synced in time; raise Unavailable if they are not."""
         self._repository.check_synced()
+
+    def waits(self) -> tuple[DependencyWait, ...]:
+        """Return the dependencies that processors wait for."""
+        return self._parts.waits()
 
     def status(self) -> FlowStatus:
         """Return the status of the flow."""

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import PenstockError
+from penstock.core.errors import Dependency, PenstockError, Unavailable
 from penstock.flow.controller.component_connections import has_work, is_open
 from penstock.flow.errors import Terminated, error_text
 from penstock.flow.processor.context import ProcessContext, ProcessorIdentity
@@ -29,6 +29,7 @@ from penstock.flow.session.statistics import IDLE, SessionStatistics
 from penstock.flow.session.transaction import SessionTransaction
 
 if TYPE_CHECKING:
+    from penstock.core.waits import DependencyWait, WaitTable
     from penstock.flow.controller.component_connections import ComponentConnections
     from penstock.flow.processor_state import StateManager
     from penstock.flow.relationships import RelationshipRetry
@@ -63,6 +64,7 @@ class _Instance:
         self.relationships = tuple(processor.relationships())
         self.is_wanted = True
         self.yields = 0
+        self.unavailable_reports = 0
         self._node = node
         plan = node.plan
         self.session_context = SessionContext(
@@ -100,6 +102,11 @@ class _Instance:
         """Check for work, because new input has arrived."""
         self._node.signals.wake(self._node.plan.identity.id)
 
+    def report_unavailable(self, error: Unavailable, tries: int | None) -> None:
+        """Record that a dependency fails."""
+        self.unavailable_reports += 1
+        self._node.record_wait(self, error, tries)
+
     def is_scheduled(self) -> bool:
         """Return whether the processor should continue to run."""
         return self.is_wanted
@@ -125,7 +132,8 @@ class ProcessorNode:
     """`Schedulable` for one processor.
 
     Its mutex protects the sum of its sessions' counts, because sessions end on several threads, and
-    the current instance, because a start may be abandoned while it ends.
+    the current instance, because a start may be abandoned while it ends. An abandoned instance can
+    record no wait.
 
     Attributes:
         plan: Plan of the processor.
@@ -133,6 +141,7 @@ class ProcessorNode:
         state: Its persistent state.
         services: Services of its sessions.
         signals: The scheduler.
+        waits: Waits of all processors, by id.
     """
 
     def __init__(
@@ -142,12 +151,14 @@ class ProcessorNode:
         state: StateManager,
         services: SessionServices,
         signals: SchedulerSignals,
+        waits: WaitTable,
     ) -> None:
         self.plan = plan
         self.connections = connections
         self.state = state
         self.services = services
         self.signals = signals
+        self.waits = waits
         self._instance: _Instance | None = None
         self._starting: _Instance | None = None
         self._open: set[SessionTransaction] = set()
@@ -158,6 +169,27 @@ class ProcessorNode:
     def statistics(self) -> SessionStatistics:
         """Return the counts of its sessions since it was created."""
         return self._done
+
+    def wait(self) -> DependencyWait | None:
+        """Return its wait for a dependency; None if it has none, or its inputs are empty."""
+        inputs = self.connections.inputs
+        if self._instance is not None and inputs and not any(one.size.count for one in inputs):
+            return None  # its FlowFiles were dropped or expired
+        return self.waits.get(self.plan.identity.id)
+
+    def end_wait(self) -> None:
+        """End its wait, unless it runs."""
+        with self._mutex:
+            if self._instance is None:
+                self.waits.ended(self.plan.identity.id)
+
+    def record_wait(self, instance: _Instance, error: Unavailable, tries: int | None) -> None:
+        """Record a failed try of an instance, unless the instance was abandoned."""
+        if error.dependency is Dependency.OTHER:
+            return
+        with self._mutex:
+            if instance is self._instance or instance is self._starting:
+                self.waits.failed(self.plan.identity.id, error, tries=tries)
 
     def has_work(self, now_ms: int) -> bool:
         """Return whether a trigger would find something to do."""
@@ -201,6 +233,8 @@ class ProcessorNode:
         try:
             instance.processor.on_scheduled(instance.context)
         except BaseException as error:
+            if isinstance(error, Unavailable):
+                self.record_wait(instance, error, None)
             if self._starting is instance:
                 raise
             # The caller no longer waits for this start; raising would undo the start of another
@@ -239,17 +273,26 @@ class ProcessorNode:
         batching = instance.processor.supports_batching and run.duration_ms > 0
         transaction = SessionTransaction(instance.session_context, self.services, batching=batching)
         self._open.add(transaction)
+        reports = instance.unavailable_reports
         try:
             if run.is_terminated:
                 return False  # `on_terminated` may have missed this session
             self._work(instance, transaction, run, batching=batching)
+        except BaseException as error:
+            if isinstance(error, Unavailable):
+                instance.report_unavailable(error, None)
+            raise
         finally:
             transaction.calls.end()
             self._open.discard(transaction)
             done = transaction.statistics
             with self._mutex:
                 self._done += done
-        return done is not IDLE
+        worked = done is not IDLE
+        # A run that found nothing to do may not have used the dependency; a source always does.
+        if instance.unavailable_reports == reports and (worked or not instance.has_input()):
+            self.waits.ended(self.plan.identity.id)
+        return worked
 
     def on_unscheduled(self) -> None:
         """Notify the instance that no new trigger begins."""
@@ -261,7 +304,8 @@ class ProcessorNode:
     def on_stopped(self) -> None:
         """Have the instance release its resources."""
         instance, self._instance = self._instance, None
-        if instance is not None:
+        if instance is not None:  # otherwise a start failed, which is tried again
+            self.end_wait()
             instance.processor.on_stopped(instance.context)
 
     def on_terminated(self) -> None:

@@ -189,7 +189,10 @@ class RunningFlow:
         self.applied = applied
         self.held = self.held.difference(ids)
         self._cron_progress.forget(ids)
-        return {one: self._scheduler.stop(one) for one in ids}, failure
+        stopping = {one: self._scheduler.stop(one) for one in ids}
+        for one, stopped in stopping.items():
+            self._parts.end_wait_after(stopped, one)
+        return stopping, failure
 
     def run_once(self, target: str) -> Future[None]:
         """Begin a single run of a stopped component; the future is done when it has stopped.
@@ -197,7 +200,10 @@ class RunningFlow:
         Raises:
             NotFound: The flow does not have this component.
         """
-        return self._scheduler.run_once(self._parts.component_id(target))
+        component_id = self._parts.component_id(target)
+        ran = self._scheduler.run_once(component_id)
+        self._parts.end_wait_after(ran, component_id)
+        return ran
 
     def note_cron_progress(self, *, ends_in_order: bool = True) -> None:
         """Store the handled firing times of CRON driven components, if there are any."""

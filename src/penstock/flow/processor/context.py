@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from penstock.core.clock import Clock
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.flow.log_context import COMPONENT, of_component
 from penstock.flow.processor_state import StateManager
 from penstock.flow.relationships import Relationship
@@ -42,6 +42,10 @@ class ProcessorHost(Protocol):
 
     def wake(self) -> None:
         """Trigger the processor soon, although its last trigger found nothing to do."""
+        ...
+
+    def report_unavailable(self, error: Unavailable, tries: int | None) -> None:
+        """Record that a dependency of the processor fails; as `ProcessContext`."""
         ...
 
     def is_scheduled(self) -> bool:
@@ -124,7 +128,7 @@ class ProcessContext:
 
     @property
     def name(self) -> str:
-        """Return whether the processor should continue; long triggers must check this regularly."""
+        """Return the processor's name."""
         return self.identity.name
 
     @property
@@ -165,6 +169,19 @@ class ProcessContext:
                 f"yield_({wait_ms!r:.60}): give milliseconds, a number from 0 to {_YIELD_MS_MAX}"
             )
         self._host.yield_for(self.identity.yield_ms if wait_ms is None else wait_ms)
+
+    def report_unavailable(self, error: Unavailable, *, tries: int | None = None) -> None:
+        """Report that a dependency fails, so that the processor's work waits for it.
+
+        The service's status and metrics show the wait until a later trigger succeeds, or until the
+        processor stops. They show no wait for an error whose dependency is `OTHER`. An
+        `Unavailable` that a trigger raises is reported without this call.
+
+        Args:
+            error: Why the try failed; names the dependency.
+            tries: Number of failed tries; None: one more than before.
+        """
+        self._host.report_unavailable(error, tries)
 
     def wake(self) -> None:
         """Request a trigger soon, because new input has arrived. May be called from any thread.

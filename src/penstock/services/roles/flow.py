@@ -20,6 +20,7 @@ from penstock.core.garbage_collection import collect_for_flows
 from penstock.core.metrics import Sample
 from penstock.core.threads import JobTimer
 from penstock.core.uuids import RandomUuids
+from penstock.core.waits import DependencyWait
 from penstock.flow.controller.controller import ControllerOptions, FlowController
 from penstock.flow.controller.metrics import flow_samples
 from penstock.flow.processors.topics.service_addresses import SERVICE, ServiceAddresses
@@ -209,6 +210,12 @@ class FlowHost:
         """
         self.controller().check_synced()
 
+    def waits(self) -> tuple[DependencyWait, ...]:
+        """Return the dependencies that processors wait for; none while the flow is not open."""
+        with self._mutex:
+            controller = self._controller
+        return () if controller is None else controller.waits()
+
     def metrics(self) -> Iterator[Sample]:
         """Return the metrics of the flow. Raises as `controller`."""
         controller = self.controller()
@@ -254,7 +261,7 @@ def compose(context: RoleContext) -> Lifecycle:
             Check("open the flow", Dependency.DISK, host.controller),
             Check("sync the flow", Dependency.DISK, host.check_synced),
         ],
-        membership.waits,
+        lambda: (*membership.waits(), *host.waits()),
     )
     metrics = process_metrics(
         "flow",

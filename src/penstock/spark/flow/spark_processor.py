@@ -270,6 +270,7 @@ class SparkProcessor(RecordProcessor):
                 context.log.warning("%s: the job will be retried", error)
                 # The job may be the cause of Spark's failure, so others come first.
                 session.rollback(penalize=True)
+                context.report_unavailable(error)
                 context.yield_()
             except (EngineFailure, ProcessError) as error:
                 for flowfile in readable:
@@ -282,6 +283,7 @@ class SparkProcessor(RecordProcessor):
         except EngineUnavailable as error:
             context.log.warning("%s: the job will be retried", error)
             session.rollback()
+            context.report_unavailable(error)
             context.yield_()
             return False
         return True

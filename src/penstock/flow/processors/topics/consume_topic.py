@@ -22,7 +22,7 @@ from itertools import islice
 from typing import ClassVar, Final
 
 from penstock.client import ConnectionOptions, Consumer, ConsumerOptions, Message, finish_all
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import Dependency, InvalidRequest, Unavailable
 from penstock.core.loop_stalls import watched_loop
 from penstock.core.loop_tasks import LoopThread, keep_running, start_awaited
 from penstock.core.threads import OnDeath
@@ -136,6 +136,14 @@ class TopicReceiver:
                 self._paused = True
                 raise
         return self._pop()
+
+    def report_unreachable(self) -> None:
+        """Report that no broker can be reached, if that is so."""
+        consumer = self._consumer
+        failure = None if consumer is None else consumer.connect_failure
+        if failure is not None:
+            error = Unavailable(str(failure.error), dependency=Dependency.BROKER)
+            self._context.report_unavailable(error, tries=failure.tries)
 
     def finish(self, messages: Sequence[Message]) -> None:
         """Finish messages at the broker."""
@@ -352,6 +360,7 @@ class ConsumeTopic(Processor):
         try:
             self._take(messages)
             if not messages:
+                self._receiver.report_unreachable()
                 return
             new = {_mark(message): message for message in messages}
             new = {mark: message for mark, message in new.items() if mark not in self._recent}

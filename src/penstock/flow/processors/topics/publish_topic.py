@@ -237,9 +237,7 @@ class TopicPublisher(Processor):
             try:
                 intents = intents.open(self._batches(flowfiles, context, session))
             except Unavailable as error:
-                session.rollback()
-                context.log.warning("not published, will be retried: %s", error)
-                context.yield_()
+                _retry_later(error, context, session)
                 return
             if intents.batches:
                 context.state.set(intents.state(), durable=True)
@@ -253,9 +251,7 @@ class TopicPublisher(Processor):
             self._publish_all(intents, flowfiles, context, session)
         except Unavailable as error:
             # It is unknown whether the batch arrived: it stays recorded and is published first.
-            session.rollback()
-            context.log.warning("not published, will be retried: %s", error)
-            context.yield_()
+            _retry_later(error, context, session)
 
     def _wait_for_missing(self, intents: PublishIntents, context: ProcessContext) -> None:
         # They may be penalized. If they are missing after the longest penalty, they were removed
@@ -436,6 +432,13 @@ class PublishTopic(TopicPublisher):
                 f"topic {self.topic.text!r} is empty for this FlowFile: set the attribute"
             )
         return topic, self.key.of(flowfile, now_ms=now_ms)
+
+
+def _retry_later(error: Unavailable, context: ProcessContext, session: ProcessSession) -> None:
+    session.rollback()
+    context.log.warning("not published, will be retried: %s", error)
+    context.report_unavailable(error)
+    context.yield_()
 
 
 def _begun(intents: PublishIntents, session: ProcessSession) -> list[FlowFile]:

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import httpx
 import orjson
 
-from penstock.core.errors import InvalidRequest, Unavailable
+from penstock.core.errors import Dependency, InvalidRequest, Unavailable
 from penstock.core.http_errors import ClientRemedies, error_of_answer
 from penstock.core.printable import quoted
 from penstock.flow.flowfile import FlowFile
@@ -118,7 +118,8 @@ class PutDatasource(TopicPublisher):
         except httpx.TransportError as error:
             raise Unavailable(
                 f"the overlord at {self._overlord_url} does not answer ({type(error).__name__}): "
-                "check that it is running"
+                "check that it is running",
+                dependency=Dependency.OVERLORD,
             ) from None
         except httpx.InvalidURL:
             raise InvalidRequest(
@@ -133,7 +134,8 @@ class PutDatasource(TopicPublisher):
             # The FlowFiles wait, even for a missing token: only the answer's text is used.
             request = f"GET {self._overlord_url}{_PATH}{datasource}"
             status, body = answer.status_code, answer.content
-            raise Unavailable(str(error_of_answer(status, body, request, remedies=_REMEDIES)))
+            refusal = error_of_answer(status, body, request, remedies=_REMEDIES)
+            raise Unavailable(str(refusal), dependency=Dependency.OVERLORD)
         return _topic_in(answer.content, datasource)
 
 
