@@ -17,13 +17,13 @@ import fcntl
 import json
 import os
 import secrets
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import penstock
-import shlex
 from penstock.core.clock import Clock
 from penstock.core.errors import Conflict, InvalidRequest, Unavailable, counted
 from penstock.core.intervals import format_time

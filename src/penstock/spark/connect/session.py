@@ -313,6 +313,13 @@ class SparkSessions:
             self._session = None
         _release(session, tell=False)
 
+    def drop(self) -> None:
+        """Drop the session of a Spark that has ended, so that the next `get` connects again."""
+        with self._mutex:
+            session, self._session = self._session, None
+        if session is not None:
+            _release(session, tell=False)
+
     def close(self) -> None:
         """Close the session."""
         with self._mutex:

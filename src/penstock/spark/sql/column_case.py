@@ -81,6 +81,11 @@ class QuerySessions:
             if self._views is not None:
                 self._views.forget()
 
+    def drop(self) -> None:
+        """Drop the sessions of a Spark that has ended."""
+        self._sessions.drop()
+        self._outlined.drop()
+
     def close(self) -> None:
         """End the Spark sessions."""
         self._sessions.close()

@@ -441,6 +441,9 @@ class SqlService:
             return
         if self._spark.has_ended(self._clock, error) and not self._ended_since(began_s):
             self._suspects.ended(query.sql, query.parameters, began_s)
+            # One end counts once: the next try would find it again in another session.
+            self._sessions.drop()
+            self._exact.drop()
 
     def _ended_since(self, began_s: float) -> bool:
         """Return whether Spark was ended for a query since a time."""
