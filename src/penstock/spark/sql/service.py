@@ -250,6 +250,8 @@ class SqlService:
         self._options = options or SqlOptions()
         self._running: dict[str, RunningCall] = {}
         self._ended_at_s = -math.inf  # replaced in one step; any thread reads it
+        # When a query that succeeded had begun: Spark has started again if that was after its end.
+        self._answered_from_s = -math.inf
         self._is_finishing = False  # replaced in one step; any thread reads it
 
     def query(self, query: SqlQuery) -> SqlResult:
@@ -365,8 +367,9 @@ class SqlService:
     def _try(self, query: SqlQuery, statement: Statement, running: RunningCall) -> SqlResult | None:
         """Run a query; return None if its answer is too large to be fetched at once."""
         for attempt in range(1, _LISTINGS_MAX + 1):
+            began_s = self._clock.monotonic_s()
             try:
-                return self._run(query, statement, running)
+                answer = self._run(query, statement, running)
             except EngineUnavailable as error:
                 # On a full disk, a retry would take as long and fail in the same way.
                 if running.stopped or isinstance(error, SparkDiskFull | AnswersFull):
@@ -378,13 +381,17 @@ class SqlService:
                     continue
                 if missing:
                     raise self._damaged(missing[1], "is missing") from error
-                if self._clock.monotonic_s() - self._ended_at_s < _STARTS_AGAIN_S:
+                is_ended = self._answered_from_s <= self._ended_at_s
+                if is_ended and self._clock.monotonic_s() - self._ended_at_s < _STARTS_AGAIN_S:
                     raise EngineUnavailable(_ENDED) from error
                 # The query had not begun, or its files were deleted: memory is not the cause.
                 is_known = running.session is None or _FILE_GONE.search(_said(error))
                 if is_known or query.is_probe:
                     raise
                 raise EngineUnavailable(f"{error}; {_IF_AGAIN}") from error
+            else:
+                self._answered_from_s = max(began_s, self._answered_from_s)
+                return answer
         raise AssertionError("the last attempt returns or raises")
 
     def _run(self, query: SqlQuery, statement: Statement, running: RunningCall) -> SqlResult | None:
