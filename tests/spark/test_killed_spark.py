@@ -52,7 +52,7 @@ def file() -> Iterator[HeldFile]:
 
 @pytest.fixture(scope="module")
 def options(tmp_path_factory: pytest.TempPathFactory) -> SparkServerOptions:
-    return server_options(tmp_path_factory.mktemp("killed"))
+    return replace(server_options(tmp_path_factory.mktemp("killed")), master="local[4]")
 
 
 @pytest.fixture(scope="module")
