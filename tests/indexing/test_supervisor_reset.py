@@ -101,4 +101,4 @@ def test_a_lack_is_sure_only_when_it_lasts_for_two_looks(watch):
     assert watch.topic.confirmed_missing(["a", "b"]) == {"a"}
     assert watch.topic.confirmed_missing(["b"]) == set()
     watch.poll()
-    assert watch.topic.confirmed_missing(["a", "b"]) == {"b"}  # a was there in between
+    assert watch.topic.confirmed_missing(["a", "b"]) == {"b"}  # `a` existed in between

@@ -152,7 +152,7 @@ def test_what_is_too_much_is_dropped_with_a_count_and_asked_for_again(
     world.request(*range(10))
     assert world.counts() == (0, 0, 4)
     world.maker.work()
-    world.request(*range(6, 10))  # the others are there
+    world.request(*range(6, 10))  # the others exist
     world.maker.work()
     assert world.counts() == (10, 0, 4)
 
