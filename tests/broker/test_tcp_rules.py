@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import signal
+import time
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -64,8 +65,12 @@ def test_attempts_go_on_over_a_restart_and_end_in_the_dead_letter_topic(
             undertaker.subscribe("dead", "all", ready=1)
             message = undertaker.message()
             assert (message.body, message.attempts) == (b"bad", 1)
-        queue = broker.server.broker.topics.get("dead").queues[0]
-        assert queue.durable == 1
+        topics = broker.server.broker.topics
+        counters = topics.get("t").channels["c"].counters
+        # A dead letter may be delivered before it is durable, but counts only then.
+        while not counters.dead_lettered:
+            time.sleep(0.001)
+        assert topics.get("dead").queues[0].durable == 1
     with RunningBroker(options) as broker:
         channel = broker.server.broker.topics.get("t").channels["c"]
         assert channel.counts().ready == 1, "the dead one is done with, the good one was in flight"

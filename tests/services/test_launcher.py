@@ -561,7 +561,9 @@ def test_a_taken_port_is_told_with_its_holder() -> None:
 
 def _listen_outside_of_ephemeral_ports() -> socket.socket:
     """Listen on a port that no connection of another process takes once it is free."""
-    for port in range(20_000, 30_000):
+    ephemeral = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii")
+    lowest = int(ephemeral.split()[0])
+    for port in range(lowest - 1, 1_023, -1):
         with contextlib.suppress(Conflict):
             return listen(HostPort("127.0.0.1", port), "--http")
     raise AssertionError("no port is free")

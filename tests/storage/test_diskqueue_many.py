@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from portfaults import open_below
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, Unavailable
@@ -18,12 +18,9 @@ from penstock.testing.memory_disk import CrashableFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 FOLDER = "/queue"
-
-
-def open_files() -> int:
-    return len([*Path("/proc/self/fd").iterdir()])
 
 
 @pytest.fixture
@@ -35,7 +32,6 @@ def threads() -> Iterator[SyncThreads]:
 def test_queues_that_rest_take_no_descriptor_and_share_threads(
     tmp_path: Path, threads: SyncThreads
 ) -> None:
-    files = open_files()
     queues = [
         DiskQueue.open(f"{tmp_path}/{number}", threads=threads, lock=False) for number in range(20)
     ]
@@ -43,17 +39,17 @@ def test_queues_that_rest_take_no_descriptor_and_share_threads(
         queue.append([b"one"])
     for future in [queue.request_sync() for queue in queues]:
         assert future.result() == 1
-    assert open_files() == files
+    assert open_below(tmp_path) == 0
     running = {one.name for one in threading.enumerate() if one.name.startswith("shared")}
     assert running <= {"shared timer", "shared_0", "shared_1"}
     for queue in queues:
         queue.append([b"two"])
         queue.close()
-    assert open_files() == files
+    assert open_below(tmp_path) == 0
     again = [
         DiskQueue.open(f"{tmp_path}/{number}", threads=threads, lock=False) for number in range(20)
     ]
-    assert open_files() == files
+    assert open_below(tmp_path) == 0
     assert [queue.latest for queue in again] == [2] * 20
     assert again[7].append([b"three"], durable=True).start == 2
     for queue in again:
