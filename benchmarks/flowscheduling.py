@@ -17,9 +17,14 @@ from datetime import UTC, datetime
 
 from benchmarks.table import Row, against, print_rows
 from penstock.core.clock import SystemClock
+from penstock.flow.scheduling.component_protocol import (
+    NOTHING_DONE,
+    WORKED,
+    ComponentRun,
+    RunOutcome,
+)
 from penstock.flow.scheduling.cron import CronExpression
 from penstock.flow.scheduling.pool import ThreadPool
-from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, ComponentRun, RunOutcome
 from penstock.flow.scheduling.scheduler import Scheduler
 from penstock.flow.scheduling.strategy import ComponentSchedule, every
 from penstock.mailbox import MailboxThread

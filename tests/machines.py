@@ -69,9 +69,9 @@ MACHINES: Final[Mapping[str, Machine]] = {
     ),
     "Sequence of a streaming task": Machine(
         "indexing.sequences",
-        "indexing.task.task_state",
+        "indexing.task.streaming_state",
         "A [sequence](glossary.md) is a range of offsets that is published in one "
-        "transaction. `task_state` saves the result of an event before it counts, and "
+        "transaction. `streaming_state` saves the result of an event before it counts, and "
         "`indexing.task.streaming_task` carries out the effects that are not writes of the "
         "task's own files.",
         SEQUENCE_MACHINE,

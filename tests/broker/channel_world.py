@@ -16,7 +16,7 @@ from stepped_loop import change_inline, run_stepped
 
 from penstock.broker import message_id
 from penstock.broker.channel.delivery import Delivery
-from penstock.broker.channel.policy import ChannelOptions
+from penstock.broker.channel.drop_policy import ChannelOptions
 from penstock.broker.channel.store import ChannelStore
 from penstock.broker.maintenance import sync_leftovers
 from penstock.broker.topics.changes import TopicChanges

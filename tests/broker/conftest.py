@@ -28,7 +28,7 @@ def broker(options: BrokerOptions) -> Iterator[RunningBroker]:
 
 @pytest.fixture
 def connect(broker: RunningBroker) -> Iterator[Callable[[], V2]]:
-    """Make connections to the broker's TCP front, which are closed after the test."""
+    """Make connections to the broker's TCP server, which are closed after the test."""
     made: list[V2] = []
 
     def connection() -> V2:
@@ -42,5 +42,5 @@ def connect(broker: RunningBroker) -> Iterator[Callable[[], V2]]:
 
 @pytest.fixture
 def client(connect: Callable[[], V2]) -> V2:
-    """A connection to the broker's TCP front."""
+    """A connection to the broker's TCP server."""
     return connect()

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Final, cast
 from call_faults_kit import Faults
 from stepped_loop import SteppedLoop, change_inline
 
-from penstock.broker.channel.policy import ChannelOptions
+from penstock.broker.channel.drop_policy import ChannelOptions
 from penstock.broker.options import BrokerOptions
 from penstock.broker.server import BrokerServer
 from penstock.broker.tcp.connection import TcpConnection
-from penstock.broker.tcp.front import TcpFront
+from penstock.broker.tcp.server import TcpServer
 from penstock.storage.queue.disk_queue import DiskQueueOptions
 from penstock.storage.queue.log_files import OffsetsDeleted
 from penstock.testing.clock import VirtualClock
@@ -146,7 +146,7 @@ class Client:
         self._buffer = b""
         self._parts = b""
         self.wire = Wire(self)
-        self.connection: TcpConnection = TcpConnection(world.front, next(world.numbers))
+        self.connection: TcpConnection = TcpConnection(world.tcp_server, next(world.numbers))
         port = cast("asyncio.Transport", world.faults.port(self.wire))
         self._call(lambda: self.connection.connection_made(port))
         self.send(b"  V2")
@@ -227,8 +227,8 @@ class World:
         )
         self.server._broker = self.broker = self.server._compose()
         change_inline(self.broker.changes)
-        self.front = TcpFront(self.broker, [])
-        self.broker.clients = self.front
+        self.tcp_server = TcpServer(self.broker, [])
+        self.broker.clients = self.tcp_server
         self.numbers = iter(range(1, 1_000))
 
     # -- what clients see
@@ -338,7 +338,7 @@ class World:
                 if sum(flying.values()) != len(state.in_flight):
                     self.problems.append(f"{name}: count of in flight {where}")
                 numbers = {one.number for one in channel.subscribers.values()}
-                if not numbers <= set(self.front.connections):
+                if not numbers <= set(self.tcp_server.connections):
                     self.problems.append(f"{name}: a consumer without a connection {where}")
 
     def check_all_came(self, where: str) -> None:
@@ -368,8 +368,8 @@ class World:
 
     def check_nothing_leaked(self, where: str) -> None:
         broker = self.broker
-        if self.front.connections:
-            self.problems.append(f"{len(self.front.connections)} connections are left {where}")
+        if self.tcp_server.connections:
+            self.problems.append(f"{len(self.tcp_server.connections)} connections are left {where}")
         if broker.budget.held_bytes or broker.budget.waiting:
             self.problems.append(f"the budget holds {broker.budget.held_bytes} {where}")
         channels = [one for topic in broker.topics for one in topic.channels.values()]

@@ -16,7 +16,7 @@ import pytest
 from bad_input import Bystander
 from broker_harness import RunningBroker
 
-from penstock.broker.http.front import HttpFront
+from penstock.broker.http.app import BrokerHttpApp
 from penstock.broker.names import is_valid_name
 from penstock.broker.options import BrokerOptions
 
@@ -82,7 +82,7 @@ def bystander(shared: RunningBroker) -> Iterator[Bystander]:
 
 
 def routes(broker: RunningBroker) -> list[tuple[str, str]]:
-    table = HttpFront(broker.server.broker).routes
+    table = BrokerHttpApp(broker.server.broker).routes
     return [(method, path) for path in sorted(table) for method in sorted(table[path])]
 
 

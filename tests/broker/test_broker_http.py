@@ -17,7 +17,7 @@ from broker_harness import RunningBroker
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.broker.http.front import HttpFront
+from penstock.broker.http.app import BrokerHttpApp
 
 if TYPE_CHECKING:
     from penstock.broker.options import BrokerOptions
@@ -273,7 +273,7 @@ def test_a_wrong_method_is_told_the_right_ones(broker: RunningBroker) -> None:
 def test_the_table_covers_every_route(broker: RunningBroker) -> None:
     routes = {
         (method, path)
-        for path, methods in HttpFront(broker.server.broker).routes.items()
+        for path, methods in BrokerHttpApp(broker.server.broker).routes.items()
         for method in methods
     }
     tried = {(method, target.partition("?")[0]) for method, target, *_ in TABLE}
@@ -288,7 +288,7 @@ def test_the_page_names_every_route_and_no_other(broker: RunningBroker) -> None:
     named = set(re.findall(r"^\| (GET|POST|PUT|DELETE) `(/[a-z/<>]+)` \|", page, re.MULTILINE))
     assert named == {
         (method, path)
-        for path, methods in HttpFront(broker.server.broker).routes.items()
+        for path, methods in BrokerHttpApp(broker.server.broker).routes.items()
         for method in methods
     }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.channel.channel import Channel
-from penstock.broker.channel.policy import ChannelOptions
+from penstock.broker.channel.drop_policy import ChannelOptions
 from penstock.broker.channel.store import ChannelStore
 from penstock.broker.publisher import DeadLetterTopics
 from penstock.broker.topics.changes import TopicChanges

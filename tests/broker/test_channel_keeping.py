@@ -12,8 +12,8 @@ import pytest
 from stepped_loop import change_inline, run_stepped
 
 from penstock.broker.channel.channel_state import ChannelState
+from penstock.broker.channel.drop_policy import ChannelOptions
 from penstock.broker.channel.persistence import ChannelJournal, JournalSyncs, restore, snapshot
-from penstock.broker.channel.policy import ChannelOptions
 from penstock.broker.channel.store import ChannelStore
 from penstock.broker.maintenance import sync_leftovers
 from penstock.broker.publisher import DeadLetterTopics

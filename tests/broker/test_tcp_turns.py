@@ -13,7 +13,7 @@ from v2 import sized
 from penstock.broker.protocol import commands as c
 from penstock.broker.protocol import frames
 from penstock.broker.tcp.connection import TcpConnection
-from penstock.broker.tcp.front import TcpFront
+from penstock.broker.tcp.server import TcpServer
 from penstock.core.compression import Deflate
 
 if TYPE_CHECKING:
@@ -75,10 +75,10 @@ class Client:
     """A connection without a socket."""
 
     def __init__(self, broker: RunningBroker, number: int) -> None:
-        front = broker.server.broker.clients
-        assert isinstance(front, TcpFront)
+        server = broker.server.broker.clients
+        assert isinstance(server, TcpServer)
         self.wire = Wire()
-        self.connection = TcpConnection(front, number)
+        self.connection = TcpConnection(server, number)
         self.connection.connection_made(self.wire)
         self.wire.on_close = self.connection.connection_lost
         self.connection.data_received(MAGIC)
@@ -263,9 +263,9 @@ class Faulty:
 def test_a_bug_in_a_command_ends_its_connection_wherever_it_comes(
     broker: RunningBroker, before: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    front = broker.server.broker.clients
-    assert isinstance(front, TcpFront)
-    front.handler = cast("CommandHandler", Faulty(front.handler))
+    server = broker.server.broker.clients
+    assert isinstance(server, TcpServer)
+    server.handler = cast("CommandHandler", Faulty(server.handler))
 
     async def send() -> None:
         client = Client(broker, 1_001)

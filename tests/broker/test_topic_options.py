@@ -11,7 +11,7 @@ import pytest
 from broker_harness import RunningBroker
 from v2 import V2, batch, sized
 
-from penstock.broker.channel.policy import ChannelOptions
+from penstock.broker.channel.drop_policy import ChannelOptions
 from penstock.broker.topics.options import TopicOptions
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.client.options import BackoffOptions
-from penstock.client.ready import ReadyDistribution, ReadyShares, Slowdown
+from penstock.client.ready_counts import ReadyDistribution, ReadyShares, Slowdown
 from penstock.core.backoff import Backoff
 
 

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from penstock.flow.scheduling.component import ComponentStatistics, TriggerRun
 from penstock.flow.scheduling.component_lifecycle import ComponentState
+from penstock.flow.scheduling.component_protocol import ComponentRun, RunOutcome
 from penstock.flow.scheduling.dispatcher import SchedulerOptions
-from penstock.flow.scheduling.schedulable import ComponentRun, RunOutcome
 from penstock.flow.scheduling.scheduler import Scheduler
 from penstock.flow.scheduling.strategy import ComponentSchedule
 from penstock.mailbox import MailboxProcessor

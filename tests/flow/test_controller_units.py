@@ -20,7 +20,7 @@ from penstock.flow.processor_state import StateManager
 from penstock.flow.queue.budget import HeapBudget
 from penstock.flow.queue.queue_size import QueueOptions
 from penstock.flow.scheduling.component import prepare
-from penstock.flow.scheduling.schedulable import TimedRun
+from penstock.flow.scheduling.component_protocol import TimedRun
 from penstock.flow.session.services import SessionServices
 
 

@@ -26,7 +26,7 @@ from penstock.flow.processor import (
 )
 from penstock.flow.queue.budget import HeapBudget
 from penstock.flow.queue.queue_size import QueueOptions
-from penstock.flow.scheduling.schedulable import TimedRun
+from penstock.flow.scheduling.component_protocol import TimedRun
 from penstock.flow.session.services import SessionServices
 from penstock.storage.disk import OsFileSystem
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.flow.processor import InvalidConfiguration
-from penstock.flow.processors.generate import GenerateFlowFile
+from penstock.flow.processors.generate_flowfile import GenerateFlowFile
 from penstock.testing.flow import ProcessorRunner
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import Unavailable
 from penstock.flow.processor import InvalidConfiguration, Processor, PropertyValue
-from penstock.flow.processors.records.convert import ConvertRecord
+from penstock.flow.processors.records.convert_record import ConvertRecord
 from penstock.flow.processors.records.merge_record import (
     BinBounds,
     MergeBins,
@@ -21,7 +21,7 @@ from penstock.flow.processors.records.merge_record import (
     plan_bins,
     plan_parts,
 )
-from penstock.flow.processors.records.split import SplitRecord
+from penstock.flow.processors.records.split_record import SplitRecord
 from penstock.testing.flow import ProcessorRunner
 
 LINES = b'{"a":1,"b":"x"}\n{"a":2,"b":"y"}\n{"a":3,"b":null}\n'

@@ -15,8 +15,8 @@ from penstock.flow.controller.component_connections import (
     is_open,
 )
 from penstock.flow.errors import ProcessError
+from penstock.flow.scheduling.component_protocol import RunOutcome
 from penstock.flow.scheduling.cron import CronExpression
-from penstock.flow.scheduling.schedulable import RunOutcome
 from penstock.flow.scheduling.strategy import (
     ComponentSchedule,
     MissedRunPolicy,

@@ -12,8 +12,8 @@ from schedulingkit import World
 
 from penstock.core.errors import InvalidRequest
 from penstock.flow.errors import ProcessError
+from penstock.flow.scheduling.component_protocol import NOTHING_DONE, TimedRun
 from penstock.flow.scheduling.cron import CronExpression
-from penstock.flow.scheduling.schedulable import NOTHING_DONE, TimedRun
 from penstock.flow.scheduling.strategy import ComponentSchedule, SchedulingStrategy, every
 from penstock.testing.clock import VirtualClock
 

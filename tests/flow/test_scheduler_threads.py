@@ -18,9 +18,14 @@ from mailbox_kit import StepPool
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Closed, Unavailable
 from penstock.core.threads import Deaths
+from penstock.flow.scheduling.component_protocol import (
+    NOTHING_DONE,
+    WORKED,
+    ComponentRun,
+    RunOutcome,
+)
 from penstock.flow.scheduling.dispatcher import SchedulerOptions
 from penstock.flow.scheduling.pool import ThreadPool
-from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, ComponentRun, RunOutcome
 from penstock.flow.scheduling.scheduler import Scheduler
 from penstock.flow.scheduling.strategy import ComponentSchedule
 from penstock.mailbox import Mail, MailboxThread

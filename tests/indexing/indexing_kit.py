@@ -23,8 +23,8 @@ from penstock.indexing.ports import TaskAction, TaskLocation
 from penstock.indexing.read_plan import AvailableRange, SeenTopic
 from penstock.indexing.specs import SupervisorSpec, parse_supervisor_spec
 from penstock.indexing.task import StreamingTask
+from penstock.indexing.task.streaming_state import TaskOptions, TaskPorts
 from penstock.indexing.task.task_folder import TaskFolder
-from penstock.indexing.task.task_state import TaskOptions, TaskPorts
 from penstock.indexing.task_spec import StreamTaskSpec
 from penstock.segments.deep_storage import PushedFile
 from penstock.segments.model import Segment, SegmentId

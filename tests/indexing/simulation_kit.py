@@ -24,8 +24,8 @@ from penstock.indexing.overlord.task_queue import TaskQueueOptions
 from penstock.indexing.ports import HistoryPlace, TaskLocation, TaskState, WorkerChanges
 from penstock.indexing.supervisor import SupervisorOptions
 from penstock.indexing.task import StreamingTask
+from penstock.indexing.task.streaming_state import TaskOptions, TaskPorts
 from penstock.indexing.task.task_folder import TaskFolder
-from penstock.indexing.task.task_state import TaskOptions, TaskPorts
 from penstock.indexing.task_spec import parse_task_spec
 from penstock.indexing.worker import Worker, WorkerOptions, status_to_json
 from penstock.mailbox import MailboxProcessor

@@ -11,7 +11,7 @@ from penstock.core.backoff import RetryPolicy
 from penstock.core.errors import Conflict, InvalidRequest, Unavailable
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.indexing.ports import TaskPhase, TaskState
-from penstock.indexing.task.task_state import TaskOptions
+from penstock.indexing.task.streaming_state import TaskOptions
 
 
 @pytest.fixture

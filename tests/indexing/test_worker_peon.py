@@ -12,8 +12,8 @@ from indexing_kit import FakeBroker, make_task
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError, Unavailable
 from penstock.indexing.ports import TaskLocation, TaskState
 from penstock.indexing.task import TaskResult
+from penstock.indexing.task.streaming_state import TaskPorts
 from penstock.indexing.task.task_folder import TaskFolder
-from penstock.indexing.task.task_state import TaskPorts
 from penstock.indexing.task_spec import parse_task
 from penstock.indexing.worker.builtin_kinds import noop_kind, streaming_kind
 from penstock.indexing.worker.peon import Peon

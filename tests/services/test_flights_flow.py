@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core.errors import Unavailable
 from penstock.flow.graph.yaml_reader import read_flow
-from penstock.flow.processors.records.convert import ConvertRecord
+from penstock.flow.processors.records.convert_record import ConvertRecord
 from penstock.flow.processors.records.validate_record import ValidateRecord
 from penstock.services.cli.entry import run
 from penstock.services.demo.flights import (

@@ -31,7 +31,7 @@ from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.connect.running_calls import RunningCall
 from penstock.spark.connect.server import SparkServer, SparkServerOptions
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
-from penstock.spark.connect.stuck import stuck_reason
+from penstock.spark.connect.unstoppable_work import stuck_reason
 from penstock.spark.engine import SparkEngine
 
 # Spark is started three times and cold twice: minutes on a machine that is busy.

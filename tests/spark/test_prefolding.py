@@ -40,7 +40,7 @@ from penstock.spark.chunks import TimeLimits
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.engine import SparkEngine, SparkEngineOptions
 from penstock.spark.equal_row_groups import EqualRowGroups, groups_of
-from penstock.spark.transforms.repeatable import REPEATABLE, is_repeatable
+from penstock.spark.transforms.deterministic import DETERMINISTIC, is_deterministic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -328,7 +328,7 @@ def test_what_could_be_told_apart_is_not_brought_together(schema: DataSchema) ->
     ],
 )
 def test_only_known_functions_are_taken_to_repeat_themselves(text: str, *, expected: bool) -> None:
-    assert is_repeatable(text) is expected
+    assert is_deterministic(text) is expected
 
 
 @pytest.mark.spark
@@ -336,7 +336,7 @@ def test_no_function_that_spark_calls_random_is_taken_to_repeat_itself(
     spark: SparkSession,
 ) -> None:
     known = {row[0] for row in spark.sql("SHOW SYSTEM FUNCTIONS").collect()}
-    assert known >= REPEATABLE
+    assert known >= DETERMINISTIC
 
     def random_of(names: Iterable[str]) -> list[str]:
         """Return which of these Spark calls random."""
@@ -349,11 +349,11 @@ def test_no_function_that_spark_calls_random_is_taken_to_repeat_itself(
 
     random = ["rand", "randn", "random", "uuid", "shuffle", "monotonically_increasing_id"]
     assert random_of(random) == random
-    assert random_of(sorted(REPEATABLE)) == []
+    assert random_of(sorted(DETERMINISTIC)) == []
     # What Spark does not say: they change from row to row, from file to file or from call to call.
     unsaid = {"uniform", "randstr", "spark_partition_id", "input_file_name", "aes_encrypt"}
     assert unsaid <= known
-    assert not (unsaid | {"reflect", "java_method"}) & REPEATABLE
+    assert not (unsaid | {"reflect", "java_method"}) & DETERMINISTIC
 
 
 def persist(

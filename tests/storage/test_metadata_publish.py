@@ -196,7 +196,9 @@ def test_the_files_of_all_segments_are_told_in_one_pass(store) -> None:
     ]
     store.publish(PublishRequest("t1", "d", (*rows, segment(2_500, payload={}))))
     store.segments.mark_unused(["d_v1_0"])
-    told = sorted(str(spec["path"]) for spec in store.survey.read(lambda o: list(o.load_specs())))
+    told = sorted(
+        str(spec["path"]) for spec in store.segment_overviews.read(lambda o: list(o.load_specs()))
+    )
     assert told == sorted(f"/{number}" for number in range(2_500))
 
 

@@ -284,7 +284,7 @@ def test_time_chunks_are_marked_whole(store) -> None:
         put(datasource, hour, 0)
 
     def time_chunks(*asked):
-        return store.survey.read(lambda overview: sorted(overview.time_chunks(*asked)))
+        return store.segment_overviews.read(lambda overview: sorted(overview.time_chunks(*asked)))
 
     assert time_chunks(["d"]) == [("d", 0, 10), ("d", 0, 240)]
     assert time_chunks([]) == []
@@ -310,21 +310,21 @@ def test_used_segments_are_summed_up(store) -> None:
     put(1, late, {"size": 100})
     gone = segment_id("d", late, "v", 1)
     store.segments.mark_unused([gone])
-    assert store.survey.read(lambda o: o.totals()) == {
+    assert store.segment_overviews.read(lambda o: o.totals()) == {
         "d": SegmentTotals(Interval(0, 30), 4, 5_000_000_008)
     }
-    assert store.survey.read(lambda o: o.totals("e")) == {}
-    assert store.survey.read(lambda o: o.totals_by_time("d")) == [
+    assert store.segment_overviews.read(lambda o: o.totals("e")) == {}
+    assert store.segment_overviews.read(lambda o: o.totals_by_time("d")) == [
         SegmentTotals(late, 1, 1),
         SegmentTotals(early, 3, 5_000_000_007),
     ]
-    within = store.survey.read(lambda o: o.totals_by_time("d", Interval(15, 30)))
+    within = store.segment_overviews.read(lambda o: o.totals_by_time("d", Interval(15, 30)))
     assert [one.interval for one in within] == [late]
-    ids = store.survey.read(lambda o: o.ids("d"))
+    ids = store.segment_overviews.read(lambda o: o.ids("d"))
     assert ids == [segment_id("d", early, "v", n) for n in range(3)] + [
         segment_id("d", late, "v", 0)
     ]
-    assert store.survey.read(lambda o: o.datasources()) == ["d"]
+    assert store.segment_overviews.read(lambda o: o.datasources()) == ["d"]
 
 
 def announced_paths(store) -> list[str]:

@@ -8,7 +8,7 @@ from sqlalchemy import create_engine, insert, select
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import row_mapper, schema
 from penstock.storage.metadata.rows.cluster import AuditRow, LeaseRow, RuleRow, SupervisorRow
-from penstock.storage.metadata.rows.pending import PendingRow
+from penstock.storage.metadata.rows.pending_segments import PendingRow
 from penstock.storage.metadata.rows.publish import CommittedRow, CountsRow
 from penstock.storage.metadata.rows.segments import SegmentRow
 from penstock.storage.metadata.rows.tasks import LockRow, TaskRow, TaskSummary

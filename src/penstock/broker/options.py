@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.broker.channel.policy import ChannelOptions
+from penstock.broker.channel.drop_policy import ChannelOptions
 from penstock.broker.lookupd.announcer import LookupOptions
 from penstock.broker.protocol.negotiation import NegotiationLimits
 from penstock.broker.security.auth_servers import AuthOptions
@@ -19,7 +19,7 @@ class BrokerOptions:
     Attributes:
         folder: Folder of the topics (``DIR/topics``).
         host: Address to bind; loopback by default.
-        http_port: Port of the HTTP front; 0 picks a free one.
+        http_port: Port of the HTTP API; 0 picks a free one.
         tcp_port: Port of NSQ's TCP protocol; 0 picks a free one; None disables it.
         https_port: Port of HTTP under TLS; 0 picks a free one; None disables it.
         tcp_socket: Path of a unix socket that serves NSQ's TCP protocol, too.

@@ -24,7 +24,7 @@ from penstock.broker.channel.feed import FeedOptions
 from penstock.broker.channel.persistence import JournalSyncs
 from penstock.broker.channel.store import ChannelStore
 from penstock.broker.file_limits import raise_descriptor_limit
-from penstock.broker.http.front import HttpFront
+from penstock.broker.http.app import BrokerHttpApp
 from penstock.broker.http_server.guard import HttpGuard
 from penstock.broker.http_server.host_policy import HostPolicy
 from penstock.broker.http_server.server import ServedHttp
@@ -37,12 +37,12 @@ from penstock.broker.publisher import DeadLetterTopics, MessagePublisher
 from penstock.broker.security.auth_servers import AuthServers
 from penstock.broker.security.tls import server_context
 from penstock.broker.statistics.lookup_documents import identity
-from penstock.broker.tcp.front import TcpFront
 from penstock.broker.tcp.listeners import (
     bind_listener,
     bind_unix_listener,
     remove_unix_listener,
 )
+from penstock.broker.tcp.server import TcpServer
 from penstock.broker.topics.changes import TopicChanges
 from penstock.broker.topics.channel_changes import ChannelChanges
 from penstock.broker.topics.registry import Topics
@@ -72,7 +72,7 @@ _SECOND_MS = 1000
 
 
 class BrokerServer:
-    """One broker: the topics of one folder and their HTTP front.
+    """One broker: the topics of one folder and their HTTP API.
 
     Args:
         options: Options of the broker.
@@ -107,7 +107,7 @@ class BrokerServer:
         self._listener = listener
         self._broker: Broker | None = None
         self._tcp_listener = tcp_listener
-        self._fronts: _Fronts | None = None
+        self._servers: _Servers | None = None
         self._retention: asyncio.Task[None] | None = None
         self._syncing: asyncio.Task[None] | None = None
         self._bounds: SizeBounds | None = None
@@ -137,16 +137,16 @@ class BrokerServer:
             InvalidRequest: The address cannot be bound, or the folder cannot be used.
             Unavailable: The port is taken.
         """
-        self._fronts = fronts = _Fronts(
+        self._servers = servers = _Servers(
             self.options, self._clock, self._listener, self._tcp_listener
         )
         try:
             self._broker = broker = self._compose()
-            await fronts.start(broker)
+            await servers.start(broker)
             self._begin_rounds(broker)
         except BaseException:
             if self._broker is None:
-                await fronts.stop()
+                await servers.stop()
             else:
                 await self.stop()
             raise
@@ -189,8 +189,8 @@ class BrokerServer:
             if self._bounds is not None:
                 steps.push_async_callback(self._bounds.stop)
             steps.push_async_callback(_shut_channels, broker.topics)
-            if self._fronts is not None:
-                steps.push_async_callback(self._fronts.stop)
+            if self._servers is not None:
+                steps.push_async_callback(self._servers.stop)
             if self._retention is not None:
                 self._retention.cancel()
                 steps.push_async_callback(asyncio.wait, [self._retention])
@@ -288,7 +288,7 @@ def _host_policy(options: BrokerOptions) -> HostPolicy:
     return HostPolicy.of_addresses(named, options.allowed_hosts)
 
 
-class _Fronts:
+class _Servers:
     """Servers of one broker: their sockets, and the clients for auth and lookup servers.
 
     Args:
@@ -308,7 +308,7 @@ class _Fronts:
         self._options = options
         self._clock = clock
         self._random = random.SystemRandom()
-        self._served: list[ServedHttp | TcpFront] = []
+        self._served: list[ServedHttp | TcpServer] = []
         self._asker = _asker(options.auth)
         self._announcer: LookupdAnnouncer | None = None
         self._inheritance: ChannelInheritance | None = None
@@ -337,16 +337,16 @@ class _Fronts:
         broker.http_port = self._http.getsockname()[1]
         if self._https is not None:
             broker.https_port = self._https.getsockname()[1]
-            front = HttpFront(broker, secure=True)
-            https = ServedHttp(front, self._https, timeout_ms, broker.guard, self._tls)
+            app = BrokerHttpApp(broker, secure=True)
+            https = ServedHttp(app, self._https, timeout_ms, broker.guard, self._tls)
             await self._start(https)
-        await self._start(ServedHttp(HttpFront(broker), self._http, timeout_ms, broker.guard))
+        await self._start(ServedHttp(BrokerHttpApp(broker), self._http, timeout_ms, broker.guard))
         if self._tcp:
             if self._tcp[0].family != socket.AF_UNIX:
                 broker.tcp_port = self._tcp[0].getsockname()[1]
-            tcp_front = TcpFront(broker, self._tcp, self._authority(), self._tls)
-            broker.clients = tcp_front
-            await self._start(tcp_front)
+            tcp_server = TcpServer(broker, self._tcp, self._authority(), self._tls)
+            broker.clients = tcp_server
+            await self._start(tcp_server)
         self._announce(broker)
 
     async def stop(self) -> None:
@@ -363,9 +363,9 @@ class _Fronts:
             if self._options.tcp_socket is not None:
                 remove_unix_listener(self._options.tcp_socket)
 
-    async def _start(self, front: ServedHttp | TcpFront) -> None:
-        await front.start()
-        self._served.append(front)
+    async def _start(self, server: ServedHttp | TcpServer) -> None:
+        await server.start()
+        self._served.append(server)
 
     def _announce(self, broker: Broker) -> None:
         """Register the broker at the nsqlookupd servers, now that it serves."""

@@ -1,7 +1,7 @@
 """The set of a consumer's connections.
 
 Owns connecting, looking up servers, and ending. Does not own how many messages each may have in
-flight (`ready`), nor messages, which are passed to `Inbound`.
+flight (`ready_counts`), nor messages, which are passed to `Inbound`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.client.lookup import find_servers, http_get
-from penstock.client.ready import ClientPace
+from penstock.client.ready_counts import ClientPace
 from penstock.client.subscription import Subscription
 from penstock.core.backoff import Backoff
 from penstock.core.cleanup import CleanupSteps

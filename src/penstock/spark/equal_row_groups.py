@@ -45,8 +45,8 @@ from penstock.spark.chunks import TimeLimits, times_ms
 from penstock.spark.columns import can_fold, filter_columns, is_picked, metric_type, row_shape
 from penstock.spark.rollup import FoldedMetric, RowFold, fold_of
 from penstock.spark.topic.row_shape import FieldType
+from penstock.spark.transforms.deterministic import is_deterministic
 from penstock.spark.transforms.identifiers import names_in
-from penstock.spark.transforms.repeatable import is_repeatable
 
 ROWS: Final = f"{OWN_PREFIX}rows"
 # Mark of rows that are neither late nor early: null.
@@ -191,7 +191,7 @@ def groups_of(schema: DataSchema, limits: TimeLimits) -> EqualRowGroups | None:
         return None
     if not schema.transforms and schema.filter is None:
         return None
-    if not all(map(is_repeatable, _expressions(schema))):
+    if not all(map(is_deterministic, _expressions(schema))):
         return None
     computed = {transform.name.lower() for transform in schema.transforms}
     fields = dict(row_shape(schema).fields)

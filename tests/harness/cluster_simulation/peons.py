@@ -20,8 +20,8 @@ from penstock.indexing.batch.task_kinds import batch_kinds
 from penstock.indexing.engine import EngineUnavailable
 from penstock.indexing.ports import TaskLocation, TaskState
 from penstock.indexing.task import StreamingTask
+from penstock.indexing.task.streaming_state import TaskOptions, TaskPorts
 from penstock.indexing.task.task_folder import TaskFolder
-from penstock.indexing.task.task_state import TaskOptions, TaskPorts
 from penstock.indexing.task_spec import StreamTaskSpec, parse_task
 from penstock.indexing.worker.builtin_kinds import noop_kind
 from penstock.indexing.worker.peon import Peon

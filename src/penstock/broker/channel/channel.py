@@ -2,7 +2,7 @@
 
 Owns when the pump runs, the timers that start it, the wall clock that the channel's deadlines
 are measured by, and the end of the channel. Does not own which message a consumer receives next
-(`delivery`), the state of a message (`channel_state`) or when a message is dropped (`policy`).
+(`delivery`), the state of a message (`channel_state`) or when a message is dropped (`drop_policy`).
 
 The pump runs in slices of bounded duration so that it does not block the event loop. A caller
 that changes what can be delivered requests a slice with `Channel.schedule`; several requests
@@ -22,7 +22,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.channel.delivery import MessageDelivery, ReadyConsumers
-from penstock.broker.channel.policy import DropPolicy
+from penstock.broker.channel.drop_policy import DropPolicy
 from penstock.broker.names import is_ephemeral
 from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import Unavailable
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
     from penstock.broker.channel.channel_state import ChannelCounts, ChannelState
     from penstock.broker.channel.delivery import Subscriber
+    from penstock.broker.channel.drop_policy import ChannelOptions, DeadLetterStore
     from penstock.broker.channel.feed import SubscribedTopic
     from penstock.broker.channel.persistence import ChannelJournal
-    from penstock.broker.channel.policy import ChannelOptions, DeadLetterStore
     from penstock.broker.memory.budget import MemoryBudget
     from penstock.core.clock import Clock
 

@@ -3,7 +3,7 @@
 Owns the order of due and new messages, the rotation over the stream partitions, the share of
 each consumer, and the set of consumers that can take more (`ReadyConsumers`). Does not own when
 delivery runs (`channel`), the state of a message (`channel_state`, `in_flight`), the message
-bytes (`feed`), dropped messages (`policy`) or the connections (`Subscriber`).
+bytes (`feed`), dropped messages (`drop_policy`) or the connections (`Subscriber`).
 
 Invariants: a message that is due again is delivered before any new one, the lowest offset
 first, so a single consumer that takes one message at a time receives the messages of a stream
@@ -24,16 +24,16 @@ import pyarrow as pa
 
 from penstock.broker import message_id
 from penstock.broker.channel.channel_state import ATTEMPTS_MAX
-from penstock.broker.channel.policy import too_old
+from penstock.broker.channel.drop_policy import too_old
 from penstock.broker.message_bodies import arrow_mask
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from penstock.broker.channel.channel_state import ChannelState, Redelivery
+    from penstock.broker.channel.drop_policy import ChannelOptions, DropPolicy
     from penstock.broker.channel.feed import Feed, Slice, SubscribedTopic
     from penstock.broker.channel.in_flight import InFlight
-    from penstock.broker.channel.policy import ChannelOptions, DropPolicy
     from penstock.broker.memory.budget import MemoryBudget
 
 

@@ -1,8 +1,9 @@
 """State machine of a message in a channel, and its states as users see them.
 
 `MESSAGE_MACHINE` is the specification of the code that works on ranges of messages: `ChannelState`
-has the containers of the states, and `delivery` and `policy` report the events. No object exists
-for a message: a test compares that code with the table, message by message. Changes nothing.
+has the containers of the states, and `delivery` and `drop_policy` report the events. No object
+exists for a message: a test compares that code with the table, message by message. Changes
+nothing.
 
 A message has one owner while it is in flight. Only its owner finishes, requeues or touches it; an
 answer by another client is refused as in the states without an owner. A seek lets each message
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker import message_id
 from penstock.broker.channel.in_flight import DEAD_LETTERS
-from penstock.broker.time_slicing import TimeSlices
+from penstock.broker.time_slices import TimeSlices
 from penstock.core.state_machine import IGNORED, IMPOSSIBLE, Refusal, Row, StateMachine, Symbol, go
 
 if TYPE_CHECKING:

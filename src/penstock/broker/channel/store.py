@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.broker.channel.channel import Channel
 from penstock.broker.channel.channel_state import ChannelState
+from penstock.broker.channel.drop_policy import ChannelOptions
 from penstock.broker.channel.feed import FeedOptions, SubscribedTopic
 from penstock.broker.channel.persistence import ChannelJournal, JournalSyncs, restore, snapshot
-from penstock.broker.channel.policy import ChannelOptions
 from penstock.broker.names import is_ephemeral, is_valid_name
 from penstock.core.errors import CorruptData, counted
 from penstock.storage.journal import Journal
@@ -26,7 +26,7 @@ from penstock.storage.journal import Journal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.broker.channel.policy import DeadLetterStore
+    from penstock.broker.channel.drop_policy import DeadLetterStore
     from penstock.broker.memory.memory_queue import MessageQueue
     from penstock.core.clock import Clock
     from penstock.storage.filesystem import FileSystem

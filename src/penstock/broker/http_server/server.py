@@ -1,7 +1,7 @@
 """HTTP served by uvicorn, on a socket that the caller has bound.
 
 Owns uvicorn's settings, which every HTTP server of Penstock shares. Does not own signals, logging
-and the socket's address, nor the answers (`broker.http.front`).
+and the socket's address, nor the answers (`broker.http.app`).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from penstock.broker.statistics.broker_info import (
     unsynced,
 )
 from penstock.broker.statistics.topics import Shown, client_json, topic_statistics
-from penstock.broker.time_slicing import TimeSlices
+from penstock.broker.time_slices import TimeSlices
 from penstock.core.instants import format_time
 from penstock.core.threads import DEATHS
 

@@ -19,7 +19,7 @@ from penstock.core.printable import quoted
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.broker.channel.policy import ChannelOptions
+    from penstock.broker.channel.drop_policy import ChannelOptions
     from penstock.storage.queue.options import DiskQueueOptions
 
 OptionValue = int | str | bool

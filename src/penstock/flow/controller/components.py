@@ -38,7 +38,12 @@ from penstock.flow.graph.flow_index import (
 from penstock.flow.graph.source_locations import listed
 from penstock.flow.processor_state import StateManager
 from penstock.flow.relationships import Relationship
-from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, ComponentRun, RunOutcome
+from penstock.flow.scheduling.component_protocol import (
+    NOTHING_DONE,
+    WORKED,
+    ComponentRun,
+    RunOutcome,
+)
 from penstock.flow.session.services import SessionContext, SessionServices
 from penstock.flow.session.session import ProcessSession
 from penstock.flow.session.statistics import IDLE

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.flow.queue.budget import HeapBudget
     from penstock.flow.queue.queue_size import QueueOptions
     from penstock.flow.repository.repository import FlowFileRepository
-    from penstock.flow.scheduling.schedulable import SchedulerSignals
+    from penstock.flow.scheduling.component_protocol import SchedulerSignals
 
 _logger = logging.getLogger(__name__)
 

@@ -22,7 +22,12 @@ from penstock.flow.errors import Terminated, error_text
 from penstock.flow.processor.context import ProcessContext, ProcessorIdentity
 from penstock.flow.processor.processor import Processor
 from penstock.flow.processor.property_types import PropertyValue
-from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, ComponentRun, RunOutcome
+from penstock.flow.scheduling.component_protocol import (
+    NOTHING_DONE,
+    WORKED,
+    ComponentRun,
+    RunOutcome,
+)
 from penstock.flow.session.services import SessionContext, SessionServices
 from penstock.flow.session.session import ProcessSession
 from penstock.flow.session.statistics import IDLE, SessionStatistics
@@ -33,7 +38,7 @@ if TYPE_CHECKING:
     from penstock.flow.controller.component_connections import ComponentConnections
     from penstock.flow.processor_state import StateManager
     from penstock.flow.relationships import RelationshipRetry
-    from penstock.flow.scheduling.schedulable import SchedulerSignals
+    from penstock.flow.scheduling.component_protocol import SchedulerSignals
 
 
 @dataclass(frozen=True, slots=True)

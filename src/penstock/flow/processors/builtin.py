@@ -14,11 +14,11 @@ _HERE: Final = "penstock.flow.processors"
 
 BUILTIN: Final[Mapping[str, str]] = {
     "ConsumeTopic": f"{_HERE}.topics.consume_topic:ConsumeTopic",
-    "ConvertRecord": f"{_HERE}.records.convert:ConvertRecord",
+    "ConvertRecord": f"{_HERE}.records.convert_record:ConvertRecord",
     "DetectDuplicate": f"{_HERE}.routing.detect_duplicate:DetectDuplicate",
     "EvaluateJsonPath": f"{_HERE}.routing.evaluate_json_path:EvaluateJsonPath",
     "FetchFile": f"{_HERE}.files.get_files:FetchFile",
-    "GenerateFlowFile": f"{_HERE}.generate:GenerateFlowFile",
+    "GenerateFlowFile": f"{_HERE}.generate_flowfile:GenerateFlowFile",
     "GetFile": f"{_HERE}.files.get_files:GetFile",
     "InvokeHTTP": f"{_HERE}.http.invoke_http:InvokeHTTP",
     "ListFiles": f"{_HERE}.files.get_files:ListFiles",
@@ -32,7 +32,7 @@ BUILTIN: Final[Mapping[str, str]] = {
     "RetryFlowFile": f"{_HERE}.routing.retry_flowfile:RetryFlowFile",
     "RouteOnAttribute": f"{_HERE}.routing.attributes:RouteOnAttribute",
     "RouteOnContent": f"{_HERE}.routing.route_on_content:RouteOnContent",
-    "SplitRecord": f"{_HERE}.records.split:SplitRecord",
+    "SplitRecord": f"{_HERE}.records.split_record:SplitRecord",
     "TailFile": f"{_HERE}.files.tail_file:TailFile",
     "UpdateAttribute": f"{_HERE}.routing.attributes:UpdateAttribute",
     "ValidateRecord": f"{_HERE}.records.validate_record:ValidateRecord",

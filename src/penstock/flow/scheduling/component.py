@@ -35,17 +35,17 @@ from penstock.flow.scheduling.component_lifecycle import (
     DesiredState,
     LifecycleState,
 )
+from penstock.flow.scheduling.component_protocol import NOTHING_DONE, TimedRun
 from penstock.flow.scheduling.inbox import SchedulerEvent
-from penstock.flow.scheduling.schedulable import NOTHING_DONE, TimedRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
     from penstock.core.clock import Clock
+    from penstock.flow.scheduling.component_protocol import RunOutcome, Schedulable
     from penstock.flow.scheduling.inbox import SchedulerInbox
     from penstock.flow.scheduling.pool import PoolThread
-    from penstock.flow.scheduling.schedulable import RunOutcome, Schedulable
     from penstock.flow.scheduling.strategy import ComponentSchedule
     from penstock.mailbox import Timer
 

@@ -29,10 +29,10 @@ from penstock.flow.errors import ProcessError, Terminated, error_text
 from penstock.flow.log_context import of_component
 from penstock.flow.scheduling.component import RunEnded, TriggerRun
 from penstock.flow.scheduling.component_lifecycle import LifecycleState
+from penstock.flow.scheduling.component_protocol import NOTHING_DONE, RunOutcome, TimedRun
 from penstock.flow.scheduling.inbox import SchedulerEvent
 from penstock.flow.scheduling.readiness import BUSY, READY, TIME, ReadinessVerdict, check_readiness
 from penstock.flow.scheduling.run_slots import RunSlots
-from penstock.flow.scheduling.schedulable import NOTHING_DONE, RunOutcome, TimedRun
 from penstock.flow.scheduling.strategy import SchedulingStrategy
 
 if TYPE_CHECKING:

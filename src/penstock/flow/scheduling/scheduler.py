@@ -31,8 +31,8 @@ from penstock.flow.scheduling.run_slots import CronTimeDue, PeriodEnded
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
+    from penstock.flow.scheduling.component_protocol import Schedulable
     from penstock.flow.scheduling.pool import TriggerPool
-    from penstock.flow.scheduling.schedulable import Schedulable
     from penstock.flow.scheduling.strategy import ComponentSchedule
     from penstock.mailbox import MailboxProcessor
 

@@ -240,7 +240,7 @@ class ActionHandler:
         segments, mine = self._metadata.segments, lock_task(task)
         match action:
             case DatasourceList():
-                return self._metadata.survey.read(lambda overview: overview.names())
+                return self._metadata.segment_overviews.read(lambda overview: overview.names())
             case RetrieveSegmentsById():
                 rows = segments.by_ids(action.ids)
                 return [segment_to_json(row) for row in rows if row.datasource == task.datasource]

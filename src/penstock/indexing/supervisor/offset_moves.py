@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.specs import SupervisorSpec
-    from penstock.indexing.supervisor.polling import SupervisorPolls
+    from penstock.indexing.supervisor.polls import SupervisorPolls
     from penstock.indexing.supervisor.reconciler import Reconciler
     from penstock.indexing.supervisor.state import SupervisorState
     from penstock.indexing.supervisor.status import SupervisorSnapshot

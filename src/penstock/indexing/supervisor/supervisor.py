@@ -33,7 +33,7 @@ from penstock.indexing.supervisor.committed_offsets import CommittedOffsets
 from penstock.indexing.supervisor.health import Health
 from penstock.indexing.supervisor.lag import LagEvents, TimeLag
 from penstock.indexing.supervisor.offset_moves import OffsetMoves
-from penstock.indexing.supervisor.polling import SupervisorPolls
+from penstock.indexing.supervisor.polls import SupervisorPolls
 from penstock.indexing.supervisor.reconciler import Reconciler
 from penstock.indexing.supervisor.state import SupervisorState
 from penstock.indexing.supervisor.status import SupervisorSnapshot

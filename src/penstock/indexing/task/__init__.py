@@ -4,8 +4,8 @@
 stored state of a task.
 """
 
+from penstock.indexing.task.streaming_state import TaskOptions, TaskPorts, TaskResult
 from penstock.indexing.task.streaming_task import StreamingTask
 from penstock.indexing.task.task_folder import TaskFolder
-from penstock.indexing.task.task_state import TaskOptions, TaskPorts, TaskResult
 
 __all__ = ["StreamingTask", "TaskFolder", "TaskOptions", "TaskPorts", "TaskResult"]

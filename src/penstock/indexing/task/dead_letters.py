@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.indexing.ports import DeadLetterPort
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.task.commit_file import BadFile
-    from penstock.indexing.task.task_state import StreamTaskParts
+    from penstock.indexing.task.streaming_state import StreamTaskParts
     from penstock.storage.filesystem import FileSystem
 
 _WINDOW_BYTES: Final = 4 * 1024 * 1024

@@ -15,7 +15,7 @@ from penstock.indexing.engine import DataFile, MergeRequest
 if TYPE_CHECKING:
     from penstock.core.intervals import Interval
     from penstock.indexing.task.commit_file import Persist
-    from penstock.indexing.task.task_state import StreamTaskParts
+    from penstock.indexing.task.streaming_state import StreamTaskParts
 
 
 class PersistMerge:

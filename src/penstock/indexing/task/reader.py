@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.indexing.sequences import Offsets
-    from penstock.indexing.task.task_state import StreamTaskParts
+    from penstock.indexing.task.streaming_state import StreamTaskParts
     from penstock.storage.filesystem import FileSystem
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from penstock.indexing.engine import IndexingEngine
     from penstock.indexing.ports import ActionClient, DeepStorePort
     from penstock.indexing.sequences import Offsets
-    from penstock.indexing.task.task_state import StreamTaskParts
+    from penstock.indexing.task.streaming_state import StreamTaskParts
     from penstock.indexing.task_spec import StreamTaskSpec
     from penstock.segments.deep_storage import PushedFile
 

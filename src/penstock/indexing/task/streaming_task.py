@@ -38,7 +38,7 @@ from penstock.indexing.task.dead_letters import DeadLetterSends
 from penstock.indexing.task.persist_merge import PersistMerge
 from penstock.indexing.task.reader import StreamReader
 from penstock.indexing.task.sequence_publisher import SequencePublisher
-from penstock.indexing.task.task_state import (
+from penstock.indexing.task.streaming_state import (
     StreamTaskEffect,
     StreamTaskParts,
     TaskOptions,

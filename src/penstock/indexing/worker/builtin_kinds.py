@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from penstock.core.clock import Clock
+    from penstock.indexing.task.streaming_state import TaskOptions, TaskPorts
     from penstock.indexing.task.task_folder import TaskFolder
-    from penstock.indexing.task.task_state import TaskOptions, TaskPorts
     from penstock.indexing.task_spec import TaskSpec
 
 STOPPED: Final = "it was stopped with its process, and cannot continue: submit it again"

@@ -21,7 +21,7 @@ from penstock.core.clock import Clock
 from penstock.core.errors import NotFound, NotReachable, Unavailable
 from penstock.services.api.asgi import JsonResponse, process_status
 from penstock.services.api.coordinator.datasources import DatasourceRoutes
-from penstock.services.api.coordinator.loaded import LoadedRoutes
+from penstock.services.api.coordinator.loaded_segments import LoadedRoutes
 from penstock.services.api.coordinator.rules import COORDINATOR, RuleRoutes
 from penstock.services.api.indexer.request_parts import (
     AUTHOR_HEADER,

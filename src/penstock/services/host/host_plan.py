@@ -32,7 +32,7 @@ from penstock.services.host.restart_policy import ENDS_BEFORE_READY_MAX, FLOW_EN
 from penstock.services.options import resolution
 from penstock.services.options.table import VARIABLE_PREFIX, PenstockOptions, local_path
 from penstock.services.options.values import HostPort
-from penstock.spark.connect.stuck import stuck_reason
+from penstock.spark.connect.unstoppable_work import stuck_reason
 
 if TYPE_CHECKING:
     from penstock.spark.connect.server import SparkServerOptions

@@ -28,7 +28,7 @@ from penstock.indexing.actions import UpdateLocation
 from penstock.indexing.batch.ports import BatchPorts
 from penstock.indexing.batch.task_kinds import batch_kinds
 from penstock.indexing.ports import TaskLocation
-from penstock.indexing.task.task_state import TaskPorts
+from penstock.indexing.task.streaming_state import TaskPorts
 from penstock.indexing.task_spec import StreamTaskSpec, TaskSpec
 from penstock.indexing.worker.builtin_kinds import StreamingPeonTask, noop_kind, streaming_kind
 from penstock.indexing.worker.peon import Peon

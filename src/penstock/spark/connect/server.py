@@ -47,7 +47,7 @@ from penstock.spark.connect.server_settings import (
     spark_conf,
 )
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
-from penstock.spark.connect.stuck import stuck_file
+from penstock.spark.connect.unstoppable_work import stuck_file
 
 _MARK: Final = "-Dpenstock.run.folder="
 _POLL_S: Final = 0.05
@@ -60,7 +60,8 @@ class SparkServerOptions:
     """Settings of the server. All folders are created when missing.
 
     Attributes:
-        run_folder: Generated configuration, and the file of `stuck`; one server per run folder.
+        run_folder: Generated configuration, and the file of `unstoppable_work`; one server per run
+            folder.
         log_folder: `spark.log` (rolled by size) and `spark.out` (output of the JVM).
         temp_folder: Spark's own temporary files; emptied at start and at stop.
         cache_folder: The class archive that shortens later starts; shared between data folders.

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from penstock.spark.connect.stuck import STUCK_CONF, stuck_file, stuck_log_conf
+from penstock.spark.connect.unstoppable_work import STUCK_CONF, stuck_file, stuck_log_conf
 
 SERVER_CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 PYTHON_DAEMON: Final = "penstock.spark.connect.python_daemon"

@@ -56,7 +56,7 @@ from penstock.spark.projections.plan import GroupingKey, Measure, MeasureKind, P
 from penstock.spark.schema_text import quoted
 from penstock.spark.tables.columns import union_columns
 from penstock.spark.tables.model import Columns, TableFile, Tables, TableSource
-from penstock.spark.transforms.repeatable import is_repeatable
+from penstock.spark.transforms.deterministic import is_deterministic
 
 if TYPE_CHECKING:
     from penstock.indexing.specs.rows.declared_projections import DeclaredProjections
@@ -413,10 +413,10 @@ class _Source:
             nested: Nesting depth of virtual columns.
 
         Raises:
-            Unresolved: It names something other than a column, or its result is not repeatable.
+            Unresolved: It names something other than a column, or its result is not deterministic.
             InvalidRequest: As `computed`.
         """
-        if nested > _NESTED_MAX or not is_repeatable(sql):
+        if nested > _NESTED_MAX or not is_deterministic(sql):
             raise Unresolved(sql)
         parts: list[str] = []
         at = 0

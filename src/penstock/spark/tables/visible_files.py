@@ -88,7 +88,7 @@ class VisibleFiles:
 
     def is_dropped(self, datasource: str) -> bool:
         """Return whether all segments of a datasource are unused; its name is case-sensitive."""
-        return self._store.survey.read(lambda overview: overview.is_dropped(datasource))
+        return self._store.segment_overviews.read(lambda overview: overview.is_dropped(datasource))
 
     def projections(self, datasource: str) -> Sequence[DeclaredProjections]:
         """Return the projections of a datasource, at most `DECLARED_FOR_S` old.

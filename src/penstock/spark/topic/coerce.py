@@ -27,7 +27,7 @@ import orjson
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.instants import END_OF_TIME_MS, START_OF_TIME_MS, parse_time
-from penstock.core.json_signs import count_keys
+from penstock.core.json_structure import count_keys
 from penstock.core.time_patterns import TimePattern
 from penstock.spark.topic.row_shape import FieldType, RowShape, TimeField, TimeFormat
 

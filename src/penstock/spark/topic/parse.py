@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from penstock.core.json_signs import count_openings_at_most, max_depth
+from penstock.core.json_structure import count_openings_at_most, max_depth
 from penstock.core.time_patterns import TimePattern
 from penstock.spark.topic.coerce import (
     DEPTH_MAX,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.storage.metadata.payloads import JsonObject, Offsets
 from penstock.storage.metadata.rows.cluster import AuditRow, LeaseRow, RuleRow, SupervisorRow, Term
-from penstock.storage.metadata.rows.pending import (
+from penstock.storage.metadata.rows.pending_segments import (
     AllocateRequest,
     OccupiedChunks,
     PartitionSpace,

@@ -25,7 +25,7 @@ from penstock.storage.metadata import schema
 from penstock.storage.metadata.chunks import NONE, ChunkSummary, visible_chunks
 from penstock.storage.metadata.revision import take_turn
 from penstock.storage.metadata.row_mapper import PENDING
-from penstock.storage.metadata.rows.pending import AllocateRequest, PendingRow
+from penstock.storage.metadata.rows.pending_segments import AllocateRequest, PendingRow
 from penstock.storage.metadata.segment_deletion import highest_killed
 from penstock.storage.metadata.time_chunks import (
     chunk_named,
@@ -37,7 +37,7 @@ from penstock.storage.metadata.time_chunks import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from penstock.storage.metadata.rows.pending import PartitionSpace
+    from penstock.storage.metadata.rows.pending_segments import PartitionSpace
 
 
 # The version for tasks with append locks: it must never hide anything, so it is not a current time.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from penstock.storage.metadata.payloads import JsonObject
-    from penstock.storage.metadata.rows.pending import PartitionSpace
+    from penstock.storage.metadata.rows.pending_segments import PartitionSpace
     from penstock.storage.metadata.rows.segments import SegmentRow
 
 NONE: Final = -1

@@ -29,7 +29,7 @@ from penstock.storage.metadata.payloads import (
     load_offsets,
 )
 from penstock.storage.metadata.rows.cluster import AuditRow, LeaseRow, RuleRow, SupervisorRow
-from penstock.storage.metadata.rows.pending import PendingRow
+from penstock.storage.metadata.rows.pending_segments import PendingRow
 from penstock.storage.metadata.rows.publish import CommittedRow, CountsRow
 from penstock.storage.metadata.rows.segments import SegmentRow
 from penstock.storage.metadata.rows.tasks import LockRow, TaskRow, TaskSummary

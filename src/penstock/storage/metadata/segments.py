@@ -20,7 +20,7 @@ from penstock.storage.metadata.chunks import visible_chunks
 from penstock.storage.metadata.publish.upgrades import read_upgrades
 from penstock.storage.metadata.revision import raise_revision, read_revision, take_turn
 from penstock.storage.metadata.row_mapper import PENDING, SEGMENTS
-from penstock.storage.metadata.rows.pending import OccupiedChunks
+from penstock.storage.metadata.rows.pending_segments import OccupiedChunks
 from penstock.storage.metadata.segment_deletion import kill, require_no_backup
 from penstock.storage.metadata.sql_database import in_batches
 from penstock.storage.metadata.time_chunks import overlapping, shown_if_used, used_chunks
@@ -28,7 +28,7 @@ from penstock.storage.metadata.time_chunks import overlapping, shown_if_used, us
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from penstock.storage.metadata.rows.pending import PendingRow
+    from penstock.storage.metadata.rows.pending_segments import PendingRow
     from penstock.storage.metadata.rows.segments import KilledSegments, SegmentRow
     from penstock.storage.metadata.sql_database import Transactions
 

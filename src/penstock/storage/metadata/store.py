@@ -32,6 +32,7 @@ from penstock.storage.metadata.publish.transaction import publish
 from penstock.storage.metadata.publish.upgrades import SegmentUpgrades
 from penstock.storage.metadata.revision import read_revision
 from penstock.storage.metadata.rows.publish import CommittedRow
+from penstock.storage.metadata.segment_overview import SegmentOverviews
 from penstock.storage.metadata.segments import Segments
 from penstock.storage.metadata.snapshots import read_snapshot
 from penstock.storage.metadata.sql_database import (
@@ -40,7 +41,6 @@ from penstock.storage.metadata.sql_database import (
     GuardedDatabase,
     Transactions,
 )
-from penstock.storage.metadata.survey import Survey
 from penstock.storage.metadata.tables.configuration import AuditLog, DynamicConfig, RetentionRules
 from penstock.storage.metadata.tables.leadership import Leases, Terms, require_newest
 from penstock.storage.metadata.tables.locks import StoredTaskLocks
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     from penstock.storage.metadata.payloads import Offsets
     from penstock.storage.metadata.rows.cluster import Term
-    from penstock.storage.metadata.rows.pending import AllocateRequest, PendingRow
+    from penstock.storage.metadata.rows.pending_segments import AllocateRequest, PendingRow
     from penstock.storage.metadata.rows.publish import CountsRow, PublishOutcome, PublishRequest
     from penstock.storage.metadata.rows.segments import AnnouncedFile, AnnouncedOffsets, Snapshot
 
@@ -70,7 +70,7 @@ class MetadataStore:
         tasks: Indexing tasks and their states.
         supervisors: Supervisor specs, every version.
         segments: Published segments by id, used and unused; pending segments.
-        survey: All used segments: sums, changes, and reads in parts.
+        segment_overviews: All used segments: sums, changes, and reads in parts.
         leases: Live instances of services.
         roots: Folders that hold the folders of tasks.
         upgrades: Segments appended to an interval while a task replaces it.
@@ -86,7 +86,7 @@ class MetadataStore:
         self.tasks = Tasks(database)
         self.supervisors = SupervisorTable(database)
         self.segments = Segments(database)
-        self.survey = Survey(database)
+        self.segment_overviews = SegmentOverviews(database)
         self.leases = Leases(database)
         self.roots = TaskRoots(database)
         self.upgrades = SegmentUpgrades(database)
@@ -241,8 +241,8 @@ class MetadataStore:
         return self._database.read(lambda c: read_snapshot(c, datasource, known))
 
     def is_stored_name(self, name: str) -> bool:
-        """Return whether anything is stored under exactly this name; see `Overview.has_name`."""
-        return self.survey.read(lambda overview: overview.has_name(name))
+        """Return whether anything is stored under this exact name (`SegmentOverview.has_name`)."""
+        return self.segment_overviews.read(lambda overview: overview.has_name(name))
 
     def revision(self) -> int:
         """Return the revision of visible data, which grows with every change. One short query."""

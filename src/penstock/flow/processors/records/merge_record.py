@@ -40,7 +40,7 @@ from penstock.flow.processors.records.base import (
 )
 from penstock.flow.processors.records.formats.protocols import BadRecords, common_schema
 from penstock.flow.processors.records.formats.record_formats import RecordFormat
-from penstock.flow.processors.records.split import (
+from penstock.flow.processors.records.split_record import (
     FRAGMENT_COUNT,
     FRAGMENT_ID,
     FRAGMENT_INDEX,

@@ -228,7 +228,7 @@ class CompactionDuty:
     def _units_of(self, config: CompactionConfig) -> Table:
         units = self._units.get(config.datasource)
         if units is None or units.config != config:
-            units = CompactionUnits(config, self._tools.metadata.survey)
+            units = CompactionUnits(config, self._tools.metadata.segment_overviews)
             self._units[config.datasource] = units
         units.refresh()
         return units.table

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from penstock.indexing.specs.compaction import CompactionConfig
     from penstock.storage.metadata import SegmentText
-    from penstock.storage.metadata.survey import Overview, Survey
+    from penstock.storage.metadata.segment_overview import SegmentOverview, SegmentOverviews
 
 
 DUE_MAX: Final = 10_000
@@ -199,12 +199,12 @@ class CompactionUnits:
 
     Args:
         config: The compaction configuration.
-        survey: Read access to the metadata store.
+        overviews: Read access to the metadata store.
     """
 
-    def __init__(self, config: CompactionConfig, survey: Survey) -> None:
+    def __init__(self, config: CompactionConfig, overviews: SegmentOverviews) -> None:
         self.config = config
-        self._survey = survey
+        self._overviews = overviews
         named = config.granularity_spec.segment_granularity
         self._granularity = None if named is None else Granularity.parse(named)
         self._wanted = WantedState(config)
@@ -219,10 +219,10 @@ class CompactionUnits:
             InvalidRequest: The payload of a segment is invalid; the message names the segment.
             Conflict: Two segments exclude each other.
         """
-        if not (self._revision >= 0 and self._survey.read(self._follow)):
-            self._survey.read(self._read_all)
+        if not (self._revision >= 0 and self._overviews.read(self._follow)):
+            self._overviews.read(self._read_all)
 
-    def _follow(self, overview: Overview) -> bool:
+    def _follow(self, overview: SegmentOverview) -> bool:
         """Read the changes; return false if they are unknown."""
         revision = overview.revision
         if revision == self._revision:
@@ -241,17 +241,17 @@ class CompactionUnits:
         self._revision, self._places, self.table = revision, places, table
         return True
 
-    def _read_all(self, overview: Overview) -> None:
+    def _read_all(self, overview: SegmentOverview) -> None:
         revision = overview.revision
         places, table = self._read(overview, self._windows(overview, None))
         self._revision, self._places, self.table = revision, places, table
 
-    def _windows(self, overview: Overview, within: Interval | None) -> list[Interval]:
+    def _windows(self, overview: SegmentOverview, within: Interval | None) -> list[Interval]:
         """Return the intervals with segments, cut between units into pieces to read at once."""
-        stretches = overview.stretches(self.config.datasource, within)
-        return apart(self._aligned(stretch.interval) for stretch in stretches)
+        ranges = overview.time_ranges(self.config.datasource, within)
+        return apart(self._aligned(one.interval) for one in ranges)
 
-    def _around(self, overview: Overview, times: Sequence[Interval]) -> list[Interval]:
+    def _around(self, overview: SegmentOverview, times: Sequence[Interval]) -> list[Interval]:
         """Return intervals that contain the times and all places, old and new, that they touch."""
         found = apart(self._widened(overview, time) for time in times)
         # Two overlapping intervals together may reach into a third place.
@@ -259,7 +259,7 @@ class CompactionUnits:
             found = wider
         return found
 
-    def _widened(self, overview: Overview, interval: Interval) -> Interval:
+    def _widened(self, overview: SegmentOverview, interval: Interval) -> Interval:
         for _ in range(_WIDENINGS_MAX):
             whole = overview.extent(self.config.datasource, self._aligned(interval))
             low, high = _span(self._places, whole)
@@ -274,7 +274,7 @@ class CompactionUnits:
     def _aligned(self, interval: Interval) -> Interval:
         return interval if self._granularity is None else aligned(interval, self._granularity)
 
-    def _read(self, overview: Overview, windows: Iterable[Interval]) -> tuple[Table, Table]:
+    def _read(self, overview: SegmentOverview, windows: Iterable[Interval]) -> tuple[Table, Table]:
         """Return the places and the units of some windows, which are disjoint and in order."""
         places, units = [np.empty(0, _PLACE)], [np.empty(0, UNIT)]
         for window in windows:

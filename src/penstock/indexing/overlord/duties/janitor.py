@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.core.intervals import Interval
     from penstock.segments.deep_storage import KnownFiles
     from penstock.storage.metadata import MetadataStore
-    from penstock.storage.metadata.survey import Overview
+    from penstock.storage.metadata.segment_overview import SegmentOverview
 
 
 _log = logging.getLogger(__name__)
@@ -59,10 +59,12 @@ class OvershadowedSegments:
             Unavailable: The metadata store does not answer.
             Fenced: Another overlord leads now.
         """
-        revision, places = self._metadata.survey.read(self._places)
+        revision, places = self._metadata.segment_overviews.read(self._places)
         marked, everywhere = 0, True
         for datasource, within in places:
-            for interval in self._metadata.survey.read(partial(_crowded, datasource, within)):
+            for interval in self._metadata.segment_overviews.read(
+                partial(_time_ranges, datasource, within)
+            ):
                 count = self._mark_within(datasource, interval)
                 everywhere &= count is not None
                 marked += count or 0
@@ -70,7 +72,7 @@ class OvershadowedSegments:
             self._marked_revision = revision
         return marked
 
-    def _places(self, overview: Overview) -> tuple[int, list[tuple[str, Interval | None]]]:
+    def _places(self, overview: SegmentOverview) -> tuple[int, list[tuple[str, Interval | None]]]:
         """Return the intervals to search and the current revision."""
         revision = overview.revision
         if revision == self._marked_revision:
@@ -86,7 +88,9 @@ class OvershadowedSegments:
         """Mark hidden segments within an interval; None if they could not be determined."""
         for _ in range(_TRIES):
             try:
-                found = self._metadata.survey.read(partial(_hidden, datasource, interval))
+                found = self._metadata.segment_overviews.read(
+                    partial(_hidden, datasource, interval)
+                )
             except (InvalidRequest, Conflict) as error:
                 _log.warning("cannot find overshadowed segments of %s: %s", datasource, error)
                 return None
@@ -99,12 +103,16 @@ class OvershadowedSegments:
         return None
 
 
-def _crowded(datasource: str, within: Interval | None, overview: Overview) -> Iterator[Interval]:
-    found = overview.stretches(datasource, within, crowded=True)
-    return (stretch.interval for stretch in found)
+def _time_ranges(
+    datasource: str, within: Interval | None, overview: SegmentOverview
+) -> Iterator[Interval]:
+    found = overview.time_ranges(datasource, within, may_be_hidden=True)
+    return (one.interval for one in found)
 
 
-def _hidden(datasource: str, interval: Interval, overview: Overview) -> tuple[int, list[str]]:
+def _hidden(
+    datasource: str, interval: Interval, overview: SegmentOverview
+) -> tuple[int, list[str]]:
     """Return the revision and the ids of segments that are hidden within an interval.
 
     A segment that crosses an end of the interval is never reported as hidden.
@@ -218,7 +226,7 @@ class JanitorDuty:
         return self._overshadowed.mark()
 
     def _delete_orphans(self, before_ms: int) -> int:
-        known = self._metadata.survey.read(
+        known = self._metadata.segment_overviews.read(
             lambda overview: self._deep_store.known_files(overview.load_specs())
         )
         deleted = 0

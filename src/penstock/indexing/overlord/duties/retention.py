@@ -48,7 +48,7 @@ class RetentionDuty:
             return
         rules = _readable(stored)
         now_ms = self._clock.now_ms()
-        doomed = self._metadata.survey.read(
+        doomed = self._metadata.segment_overviews.read(
             lambda overview: dropped(overview.time_chunks(_droppable(rules)), rules, now_ms)
         )
         if doomed:

@@ -136,9 +136,9 @@ class UnusedSegmentsDuty:
 
     def _lock(self, holder: LockTask, intervals: Sequence[Interval]) -> list[Interval]:
         """Acquire the available locks: on whole intervals, or on chunks where others delete."""
-        stretches = condensed(intervals)
-        had = self._acquire(holder, stretches)
-        refused = [one for one in stretches if one not in had]
+        condensed_intervals = condensed(intervals)
+        had = self._acquire(holder, condensed_intervals)
+        refused = [one for one in condensed_intervals if one not in had]
         chunks = apart(one for one in intervals if any(map(one.overlaps, refused)))
         return had + self._acquire(holder, chunks)
 

@@ -17,7 +17,7 @@ from penstock.core.errors import NotFound
 from penstock.core.intervals import ETERNITY, format_time
 from penstock.segments.catalog import Catalog
 from penstock.services.api.asgi import JsonResponse
-from penstock.services.api.coordinator.loaded import TIER, all_whole, loaded_names, whole
+from penstock.services.api.coordinator.loaded_segments import TIER, all_whole, loaded_names, whole
 from penstock.services.api.coordinator.rules import COORDINATOR
 from penstock.services.api.indexer.request_parts import (
     datasource_of,
@@ -61,7 +61,7 @@ class DatasourceRoutes:
     def datasources(self, request: Request) -> Response:
         """List the datasources that have used segments or announced files."""
         if not query_flag(request, "full"):
-            names = self._store.survey.read(lambda overview: overview.names())
+            names = self._store.segment_overviews.read(lambda overview: overview.names())
             return JsonResponse(names)
         snapshot = self._store.snapshot()
         announced = (row.datasource for row in snapshot.announced)
@@ -83,7 +83,7 @@ class DatasourceRoutes:
             rows = self._snapshot(request).segments
             return JsonResponse([dict(row.payload) for row in rows])
         name = self._require(request)
-        return JsonResponse(self._store.survey.read(lambda overview: overview.ids(name)))
+        return JsonResponse(self._store.segment_overviews.read(lambda overview: overview.ids(name)))
 
     def unused(self, request: Request) -> Response:
         """List the unused segments of a datasource, or those within an interval.
@@ -137,7 +137,7 @@ class DatasourceRoutes:
 
     def _require(self, request: Request) -> str:
         name = datasource_of(request, self._store.is_stored_name)
-        if not self._store.survey.read(lambda overview: overview.has(name)):
+        if not self._store.segment_overviews.read(lambda overview: overview.has(name)):
             raise _missing(name)
         return name
 

@@ -22,7 +22,7 @@ from penstock.storage.metadata.publish.segment_rows import (
 )
 from penstock.storage.metadata.publish.upgrades import read_upgrades
 from penstock.storage.metadata.row_mapper import PENDING, SEGMENTS
-from penstock.storage.metadata.rows.pending import PendingRow
+from penstock.storage.metadata.rows.pending_segments import PendingRow
 from penstock.storage.metadata.segment_deletion import highest_killed
 from penstock.storage.metadata.sql_database import in_batches
 from penstock.storage.metadata.time_chunks import chunk_named, of_chunk

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from penstock.core.intervals import Interval
     from penstock.storage.metadata.payloads import Offsets
-    from penstock.storage.metadata.rows.pending import PendingRow
+    from penstock.storage.metadata.rows.pending_segments import PendingRow
     from penstock.storage.metadata.rows.segments import SegmentRow
 
 PublishKind: TypeAlias = Literal["insert", "append", "replace"]

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
 
-from penstock.core.json_signs import max_depth, signs_outside
+from penstock.core.json_structure import max_depth, signs_outside
 from penstock.flow.processors.records.formats.casts import fitted
 from penstock.flow.processors.records.formats.protocols import (
     CHUNK_BYTES,

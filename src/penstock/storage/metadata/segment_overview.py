@@ -35,29 +35,29 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-STRETCH_SEGMENTS: Final = 5_000
+RANGE_SEGMENTS: Final = 5_000
 
 # Number of rows that the database returns at a time.
 _ROWS_AT_ONCE: Final = 1_000
 _HALF: Final = re.compile("[\ud800-\udfff]")
 
 
-class Survey:
+class SegmentOverviews:
     """Reads of the segments table."""
 
     def __init__(self, database: Transactions) -> None:
         self._database = database
 
-    def read(self, work: Callable[[Overview], T]) -> T:
+    def read(self, work: Callable[[SegmentOverview], T]) -> T:
         """Call a function with an overview, which is valid until it returns; return its result.
 
         Args:
             work: Changes nothing, because it may be called again after a conflict.
         """
-        return self._database.read(lambda connection: work(Overview(connection)))
+        return self._database.read(lambda connection: work(SegmentOverview(connection)))
 
 
-class Overview:
+class SegmentOverview:
     """All segments at one instant."""
 
     def __init__(self, connection: Connection) -> None:
@@ -227,23 +227,25 @@ class Overview:
             return interval
         return Interval(min(start_ms, interval.start_ms), max(end_ms, interval.end_ms))
 
-    def stretches(
-        self, datasource: str, within: Interval | None = None, *, crowded: bool = False
+    def time_ranges(
+        self, datasource: str, within: Interval | None = None, *, may_be_hidden: bool = False
     ) -> list[IntervalCount]:
         """Return the stretches of time with used segments, in order, without reading payloads.
 
-        A stretch has at most `STRETCH_SEGMENTS`, unless more segments overlap each other.
+        A stretch has at most `RANGE_SEGMENTS`, unless more segments overlap each other.
 
         Args:
             datasource: The datasource.
             within: Only segments that overlap it; None means all.
-            crowded: Only stretches with segments that others may hide.
+            may_be_hidden: Only stretches with segments that others may hide.
         """
         table = schema.segments
         conditions = [table.c.used, table.c.datasource == datasource]
         if within is not None:
             conditions += overlapping(self._connection, datasource, within)
-        return _joined(_islands(self._connection, conditions), crowded=crowded)
+        return _joined(
+            _overlapping_groups(self._connection, conditions), may_be_hidden=may_be_hidden
+        )
 
     def texts(self, datasource: str, interval: Interval) -> list[SegmentText]:
         """Return the used segments that overlap an interval, ordered by time and version."""
@@ -281,7 +283,7 @@ def _used(datasource: str, within: Interval | None) -> list[ColumnElement[bool]]
     return conditions
 
 
-def _islands(
+def _overlapping_groups(
     connection: Connection, conditions: list[ColumnElement[bool]]
 ) -> Iterator[tuple[IntervalCount, bool]]:
     """Yield the longest intervals without a gap between segments, and whether some may hide."""
@@ -300,31 +302,33 @@ def _islands(
         .execution_options(yield_per=_ROWS_AT_ONCE)
     )
     first_ms = last_ms = rows = 0
-    crowded = False
+    may_be_hidden = False
     for start_ms, end_ms, _version, count, highest in connection.execute(query):
         if rows and start_ms < last_ms:
-            last_ms, rows, crowded = max(last_ms, end_ms), rows + count, True
+            last_ms, rows, may_be_hidden = max(last_ms, end_ms), rows + count, True
             continue
         if rows:
-            yield IntervalCount(Interval(first_ms, last_ms), rows), crowded
+            yield IntervalCount(Interval(first_ms, last_ms), rows), may_be_hidden
         first_ms, last_ms, rows = start_ms, end_ms, count
-        crowded = highest >= OVERWRITE_START
+        may_be_hidden = highest >= OVERWRITE_START
     if rows:
-        yield IntervalCount(Interval(first_ms, last_ms), rows), crowded
+        yield IntervalCount(Interval(first_ms, last_ms), rows), may_be_hidden
 
 
-def _joined(islands: Iterable[tuple[IntervalCount, bool]], *, crowded: bool) -> list[IntervalCount]:
+def _joined(
+    groups: Iterable[tuple[IntervalCount, bool]], *, may_be_hidden: bool
+) -> list[IntervalCount]:
     """Merge adjacent stretches while together they have few segments."""
     made: list[IntervalCount] = []
     between = 0
-    for island, is_crowded in islands:
-        if crowded and not is_crowded:
-            between += island.rows
+    for group, group_may_be_hidden in groups:
+        if may_be_hidden and not group_may_be_hidden:
+            between += group.rows
             continue
-        if made and made[-1].rows + between + island.rows <= STRETCH_SEGMENTS:
-            whole = Interval(made[-1].interval.start_ms, island.interval.end_ms)
-            made[-1] = IntervalCount(whole, made[-1].rows + between + island.rows)
+        if made and made[-1].rows + between + group.rows <= RANGE_SEGMENTS:
+            whole = Interval(made[-1].interval.start_ms, group.interval.end_ms)
+            made[-1] = IntervalCount(whole, made[-1].rows + between + group.rows)
         else:
-            made.append(island)
+            made.append(group)
         between = 0
     return made

@@ -76,7 +76,7 @@ def client_statistics(connection: TcpConnection) -> ClientStatistics:
 _logger = logging.getLogger(__name__)
 
 
-class TcpFront:
+class TcpServer:
     """NSQ's TCP protocol for one broker.
 
     Args:

@@ -48,7 +48,7 @@ _OPEN_PATHS = frozenset({"/ping", "/status/ready"})
 _CONFIG = "/config/<option>"
 
 
-class HttpFront:
+class BrokerHttpApp:
     """The ASGI application of one broker.
 
     Args:

@@ -26,7 +26,7 @@ from penstock.segments.catalog import Catalog
 from penstock.segments.model import Segment
 from penstock.segments.shard_spec import ShardSpec
 from penstock.storage.metadata import MetadataStore, PublishRequest
-from penstock.storage.metadata import survey as survey_module
+from penstock.storage.metadata import segment_overview as overview_module
 from penstock.testing.clock import VirtualClock
 
 HOUR_MS = 3_600_000
@@ -48,7 +48,7 @@ SPECS = (
 
 @pytest.fixture(autouse=True)
 def small_stretches(monkeypatch):
-    monkeypatch.setattr(survey_module, "STRETCH_SEGMENTS", 3)
+    monkeypatch.setattr(overview_module, "RANGE_SEGMENTS", 3)
 
 
 @st.composite
@@ -131,7 +131,7 @@ def naive_units(store: MetadataStore, config: CompactionConfig) -> list[tuple[ob
         whole = piece.segment.interval
         if named is not None:
             whole = aligned(whole, Granularity.parse(named))
-        (row,) = store.survey.read(
+        (row,) = store.segment_overviews.read(
             lambda o, one=piece.segment: [
                 row for row in o.texts("d", one.interval) if row.id == str(one.id)
             ]
@@ -169,7 +169,7 @@ def test_units_follow_what_changes(some_steps, granularity) -> None:
     with tempfile.TemporaryDirectory() as folder:
         clock = VirtualClock()
         with MetadataStore.open(f"sqlite:///{folder}/m.db", clock=clock) as store:
-            units = CompactionUnits(config, store.survey)
+            units = CompactionUnits(config, store.segment_overviews)
             for number, step in enumerate(some_steps):
                 take(store, number, step)
                 units.refresh()
@@ -211,7 +211,7 @@ def test_a_plan_names_the_newest_of_very_many(tmp_path) -> None:
         hours = [Interval(n * HOUR_MS, (n + 1) * HOUR_MS) for n in range(60)]
         publish(store, "t", *(Segment("d", one, "v1", {}, size=1) for one in hours))
         config = parse_compaction({"dataSource": "d"})
-        units = CompactionUnits(config, store.survey)
+        units = CompactionUnits(config, store.segment_overviews)
         units.refresh()
         plan = plan_compaction(config, units.table, [Interval(0, HOUR_MS + 1)])
         # The last day is too new.

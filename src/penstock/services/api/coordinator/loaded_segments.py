@@ -70,7 +70,7 @@ class LoadedRoutes:
         if query_flag(request, "full"):
             return JsonResponse(all_whole(self._store.snapshot().segments))
         if query_flag(request, "simple"):
-            totals = self._store.survey.read(lambda overview: overview.totals())
+            totals = self._store.segment_overviews.read(lambda overview: overview.totals())
             return JsonResponse(
                 [{"name": name, "properties": _counts(one)} for name, one in totals.items()]
             )
@@ -82,7 +82,7 @@ class LoadedRoutes:
         if query_flag(request, "full"):
             rows = self._rows(name)
             return JsonResponse(whole(name, rows)) if rows else _nothing()
-        totals = self._store.survey.read(lambda overview: overview.totals(name))
+        totals = self._store.segment_overviews.read(lambda overview: overview.totals(name))
         return JsonResponse(_counts(totals[name])) if totals else _nothing()
 
     def intervals(self, request: Request) -> Response:
@@ -90,7 +90,7 @@ class LoadedRoutes:
         if _wants_details(request):
             return self._by_time(request, None)
         name = self._name(request)
-        chunks = self._store.survey.read(
+        chunks = self._store.segment_overviews.read(
             lambda overview: [
                 (start_ms, end_ms) for _, start_ms, end_ms in overview.time_chunks([name])
             ]
@@ -106,7 +106,7 @@ class LoadedRoutes:
         if _wants_details(request):
             return self._by_time(request, within)
         name = self._name(request)
-        ids = self._store.survey.read(lambda overview: overview.ids(name, within))
+        ids = self._store.segment_overviews.read(lambda overview: overview.ids(name, within))
         return JsonResponse(sorted(ids, reverse=True)) if ids else _nothing()
 
     def segments(self, request: Request) -> Response:
@@ -115,7 +115,7 @@ class LoadedRoutes:
         if query_flag(request, "full"):
             found: list[object] = [dict(row.payload) for row in self._rows(name)]
         else:
-            found = list(self._store.survey.read(lambda overview: overview.ids(name)))
+            found = list(self._store.segment_overviews.read(lambda overview: overview.ids(name)))
         return JsonResponse(found) if found else _nothing()
 
     def segment(self, request: Request) -> Response:
@@ -137,7 +137,7 @@ class LoadedRoutes:
         """Answer by intervals of segments: their sizes, or with `full` the segments."""
         name = self._name(request)
         if not query_flag(request, "full"):
-            totals = self._store.survey.read(lambda o: o.totals_by_time(name, within))
+            totals = self._store.segment_overviews.read(lambda o: o.totals_by_time(name, within))
             sizes = {str(one.interval): {"size": one.bytes, "count": one.count} for one in totals}
             return JsonResponse(sizes) if sizes else _nothing()
         found: dict[Interval, list[SegmentRow]] = {}
@@ -165,7 +165,7 @@ def _placed(row: SegmentRow) -> dict[str, object]:
 
 def loaded_names(store: MetadataStore) -> list[str]:
     """Return the datasources that have used segments, without reading payloads."""
-    return store.survey.read(lambda overview: overview.datasources())
+    return store.segment_overviews.read(lambda overview: overview.datasources())
 
 
 def whole(name: str, rows: Sequence[SegmentRow]) -> Mapping[str, object]:

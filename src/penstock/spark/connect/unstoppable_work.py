@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # Far longer than ended work needs to stop: sorts end within seconds, Python workers within two.
-_GIVEN_UP_AFTER: Final = "60s"
+_KILL_TIMEOUT: Final = "60s"
 
 STUCK_CONF: Final = {
     "spark.task.reaper.enabled": "true",
     "spark.task.reaper.pollingInterval": "5s",
-    "spark.task.reaper.killTimeout": _GIVEN_UP_AFTER,
+    "spark.task.reaper.killTimeout": _KILL_TIMEOUT,
 }
 
 
@@ -50,5 +50,5 @@ def stuck_reason(run_folder: Path) -> str:
     """Return why a Spark must be ended; "" if it need not be."""
     with contextlib.suppress(OSError):
         if stuck_file(run_folder).stat().st_size:
-            return f"still runs cancelled work: it did not stop within {_GIVEN_UP_AFTER}"
+            return f"still runs cancelled work: it did not stop within {_KILL_TIMEOUT}"
     return ""

@@ -17,7 +17,7 @@ escape false for from ilike in interval is leading like not null on or regexp rl
 trailing true when
 """
 # Functions of the current time are constant within a query.
-_REPEATABLE: Final = """
+_DETERMINISTIC: Final = """
 abs acos acosh add_months aggregate array array_append array_compact array_contains
 array_distinct array_except array_insert array_intersect array_join array_max array_min
 array_position array_prepend array_remove array_repeat array_size array_union
@@ -54,16 +54,17 @@ ucase unbase64 unhex unix_date unix_micros unix_millis unix_seconds unix_timesta
 url_decode url_encode
 weekday weekofyear width_bucket xxhash64 year zeroifnull zip_with
 """
-REPEATABLE: Final = frozenset(_REPEATABLE.split())
-_MAY_COME_BEFORE: Final = REPEATABLE | frozenset(_WORDS.split())
+DETERMINISTIC: Final = frozenset(_DETERMINISTIC.split())
+_MAY_COME_BEFORE: Final = DETERMINISTIC | frozenset(_WORDS.split())
 # Elsewhere it multiplies.
 _BEFORE_STAR: Final = frozenset({"(", ",", ".", "ALL"})
 
 
-def is_repeatable(expression: str) -> bool:
+def is_deterministic(expression: str) -> bool:
     """Return whether an expression of Spark SQL calls only listed functions, none by a path.
 
-    An expression with `*` is not repeatable, because its columns depend on how the rows are read.
+    An expression with `*` is not deterministic, because its columns depend on how the rows are
+    read.
 
     Raises:
         InvalidRequest: A text, a name or a comment is not closed.
