@@ -140,7 +140,7 @@ def test_what_is_given_up_does_not_stop_what_comes_behind_it() -> None:
             channel.requeue(taker, taker.ids[-1], 0)
             await turns()
         assert taker.bodies == [b"bad"] * 3 + [b"good"]
-        assert (channel.counters.given_up, channel.counters.dead_lettered) == (1, 0)
+        assert (channel.counters.out_of_attempts, channel.counters.dead_lettered) == (1, 0)
 
     play(ChannelOptions(max_attempts=3), story)
 

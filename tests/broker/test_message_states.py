@@ -201,7 +201,7 @@ class AgainstTable(RuleBasedStateMachine):
         self.given_to(client, numbers)
         self.happened(E.DELIVERED, numbers)
 
-    @rule(limit=st.integers(1, 9), event=st.sampled_from((E.GIVEN_UP, E.EXPIRED, E.MISSING)))
+    @rule(limit=st.integers(1, 9), event=st.sampled_from((E.OUT_OF_ATTEMPTS, E.EXPIRED, E.MISSING)))
     def drop_ready(self, limit: int, event: MessageEvent) -> None:
         found = self.due(limit)
         self.state.drop(found)

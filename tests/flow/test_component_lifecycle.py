@@ -75,7 +75,7 @@ class Story:
         """Return it after its owner began an effect."""
         if effect is Effect.NOTIFY_WAITING:
             return replace(self, waiters=False)
-        if effect is Effect.GIVE_UP:
+        if effect is Effect.ABANDON:
             return replace(self, under_way=None, acquired=False)
         if effect is Effect.CANCEL_WAIT:
             assert self.under_way is Effect.WAIT

@@ -112,7 +112,7 @@ class MessagePublisher:
             Unavailable: The disk is full, does not respond or (`Full`) is too slow; nothing was
                 appended.
         """
-        partition = topic.turns.partition(placement)
+        partition = topic.rotation.partition(placement)
         if topic.folder:
             self._disk_space.require(size_bytes)
         self._bounds.require(topic, partition, len(messages), size_bytes)
@@ -138,7 +138,7 @@ class MessagePublisher:
         """
         if placement.producer is not None:
             return self.append_batch(topic, [message], len(message), placement)
-        partition = topic.turns.partition(placement)
+        partition = topic.rotation.partition(placement)
         loop = asyncio.get_running_loop()
         appended: asyncio.Future[None] = loop.create_future()
         gathered = self._gathered.get((topic, partition))
@@ -152,9 +152,9 @@ class MessagePublisher:
         return PublishReceipt(partition)
 
     @staticmethod
-    def must_wait(topic: Topic, *, asked: bool) -> bool:
+    def must_wait(topic: Topic, *, requested: bool) -> bool:
         """Return whether a publish is acknowledged only once it is durable."""
-        return asked or bool(topic.options.durable)
+        return requested or bool(topic.options.durable)
 
     async def make_durable(self, topic: Topic, receipt: PublishReceipt) -> None:
         """Wait until a publish survives a power loss; all waiters share fsyncs.

@@ -64,7 +64,7 @@ class ChannelCounters:
     lost: int = 0
     expired: int = 0
     dead_lettered: int = 0
-    given_up: int = 0
+    out_of_attempts: int = 0
     trimmed: int = 0
     journal_damaged: int = 0
 
@@ -143,7 +143,7 @@ class DropPolicy:
         topic = options.dead_letter_topic
         if topic is None:
             self._state.drop(retries)
-            self.counters.given_up += len(dead)
+            self.counters.out_of_attempts += len(dead)
         elif self._put_messages >= _PUT_MESSAGES_MAX or self._put_bytes >= _PUT_BYTES_MAX:
             return alive, 0
         else:

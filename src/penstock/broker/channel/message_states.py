@@ -56,7 +56,7 @@ class MessageEvent(Symbol):
     TIMED_OUT = "time-out passed"
     OWNER_LEFT = "its consumer disconnected, and `requeue_on_disconnect` is set"
     DUE = "due time passed"
-    GIVEN_UP = "over `max_attempts`, without a dead-letter topic"
+    OUT_OF_ATTEMPTS = "over `max_attempts`, without a dead-letter topic"
     DEAD_LETTERED = "over `max_attempts`, with a dead-letter topic"
     DEAD_LETTER_STORED = "dead letter is durable"
     DEAD_LETTER_FAILED = "dead letter could not be appended"
@@ -152,7 +152,7 @@ MESSAGE_MACHINE: Final = StateMachine[DeliveryState, MessageEvent, MessageEffect
         ),
         _Event.OWNER_LEFT: Row({_State.IN_FLIGHT: go(_State.DEFERRED)}, otherwise=IMPOSSIBLE),
         _Event.DUE: Row({_State.DEFERRED: go(_State.READY)}, otherwise=IMPOSSIBLE),
-        _Event.GIVEN_UP: _found(*_DROP, fresh=False),
+        _Event.OUT_OF_ATTEMPTS: _found(*_DROP, fresh=False),
         _Event.DEAD_LETTERED: Row(
             {_State.READY: go(_State.DEAD_LETTERING, _Effect.RECORD_WAIT, _Effect.PUT_DEAD_LETTER)},
             otherwise=IMPOSSIBLE,

@@ -173,7 +173,7 @@ class Request:
         receive: ASGI's source of its body.
     """
 
-    __slots__ = ("_given_up", "_receive", "headers", "method", "path", "query_string")
+    __slots__ = ("_body_timed_out", "_receive", "headers", "method", "path", "query_string")
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.method: str = scope["method"]
@@ -181,7 +181,7 @@ class Request:
         self.query_string: bytes = scope["query_string"]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self._receive = receive
-        self._given_up = False
+        self._body_timed_out = False
 
     @property
     def query(self) -> Mapping[str, str]:
@@ -208,7 +208,7 @@ class Request:
     @property
     def must_close(self) -> bool:
         """Whether reading the body timed out, so that the connection should be closed."""
-        return self._given_up
+        return self._body_timed_out
 
     def required(self, name: str) -> str:
         """Return a parameter that is required.
@@ -286,7 +286,7 @@ class Request:
                     if not message.get("more_body", False):
                         break
         except TimeoutError:  # narrow: only a slow client is disconnected
-            self._given_up = True
+            self._body_timed_out = True
             raise ApiError(
                 408, "REQUEST_TIMEOUT", f"the body did not arrive within {timeout_s:g} s"
             ) from None

@@ -103,7 +103,7 @@ class PublishRoutes:
         self, request: Request, topic: Topic, receipt: PublishReceipt
     ) -> HttpResponse:
         publisher = self._broker.publisher
-        if publisher.must_wait(topic, asked=request.flag("durable")):
+        if publisher.must_wait(topic, requested=request.flag("durable")):
             await publisher.make_durable(topic, receipt)
         return _REPEATED if receipt.repeated else OK
 

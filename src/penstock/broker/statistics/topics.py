@@ -168,7 +168,7 @@ def channel_statistics(channel: Channel, selection: Selection) -> ChannelStatist
         messages_lost=counters.lost,
         messages_expired=counters.expired,
         messages_dead_lettered=counters.dead_lettered,
-        messages_given_up=counters.given_up,
+        messages_given_up=counters.out_of_attempts,
         messages_shed=counters.trimmed,
         journal_damaged=counters.journal_damaged,
         next_offsets=[progress.next for progress in channel.state.progress],

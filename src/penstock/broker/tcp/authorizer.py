@@ -88,7 +88,7 @@ class Authorizer:
         if permissions is None:
             raise c.CommandRefused("E_AUTH_FIRST", f"AUTH required before {command}")
         if self._clock.now_ms() >= permissions.expires_ms:
-            return self._check_anew(connection, command, topic, channel)
+            return self._query_servers(connection, command, topic, channel)
         if permissions.takes_long(topic, channel):
             return _require_beside(permissions, command, topic, channel)
         _require(permissions, command, topic, channel)
@@ -100,7 +100,7 @@ class Authorizer:
             raise c.CommandRefused("E_UNAUTHORIZED", "AUTH no authorizations found")
         _let_in(connection, permissions)
 
-    async def _check_anew(
+    async def _query_servers(
         self, connection: TcpConnection, command: str, topic: str, channel: str
     ) -> None:
         permissions = await self._ask(connection)

@@ -281,7 +281,7 @@ class PublishCommands:
         except PenstockError as error:
             raise publish.refused(error) from error
         connection.session.count_published(publish.topic, len(messages))
-        if publisher.must_wait(topic, asked=connection.session.negotiated.durable):
+        if publisher.must_wait(topic, requested=connection.session.negotiated.durable):
             return self._answer_when_durable(connection, publish, topic, receipt)
         connection.output.send(publish.answer)
         return None

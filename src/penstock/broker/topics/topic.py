@@ -76,7 +76,7 @@ class Topic:
         kept: Options of the messages kept in memory.
 
     Attributes:
-        turns: Chooses the stream partition of a publish.
+        rotation: Chooses the stream partition of a publish.
         append_listeners: Notifies listeners when messages are appended, or when the topic ends.
     """
 
@@ -106,7 +106,7 @@ class Topic:
         self.messages_refused = 0
         self.repeats = 0
         self.closed = False
-        self.turns = PartitionRotation(name, len(self.queues))
+        self.rotation = PartitionRotation(name, len(self.queues))
         self.append_listeners = AppendListeners()
 
     @property

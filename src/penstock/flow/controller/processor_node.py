@@ -316,9 +316,9 @@ class ProcessorNode:
     def on_terminated(self) -> None:
         """Terminate its sessions, and abandon its instance."""
         with self._mutex:
-            given_up = (self._instance, self._starting)
+            instances = (self._instance, self._starting)
             self._instance = self._starting = None
-        for instance in given_up:
+        for instance in instances:
             if instance is not None:
                 instance.is_wanted = False
         for transaction in tuple(self._open):

@@ -508,17 +508,17 @@ class Committer:
 
     # -- start
 
-    def begin(self, *, anew: bool) -> None:
+    def begin(self, *, write_snapshot: bool) -> None:
         """Make the recovered state durable, before anything is deleted or written.
 
         Args:
-            anew: Whether the journals contain invalid records, so that a snapshot must replace
-                them.
+            write_snapshot: Whether the journals contain invalid records, so that a snapshot must
+                replace them.
 
         Raises:
             Unavailable: I/O error or full disk.
         """
-        if anew:
+        if write_snapshot:
             self.snapshot()
         else:
             self._journals.begin_sync()()

@@ -57,15 +57,15 @@ class ReadBack:
         state: State after the last commit that is known to be durable.
         tail: Later commits, in order.
         journals: Journals, ready for writes after the last commit read.
-        begin_anew: Whether the journals contain invalid records, so that a snapshot must be written
-            first.
+        needs_snapshot: Whether the journals contain invalid records, so that a snapshot must be
+            written first.
         events: Problems found.
     """
 
     state: RepositoryState
     tail: list[CommitRecord]
     journals: FlowJournals
-    begin_anew: bool = False
+    needs_snapshot: bool = False
     events: list[RecoveryEvent] = field(default_factory=list)
 
 
@@ -84,7 +84,7 @@ class JournalReader:
         self._fs = fs
         self._clock = clock
         self._repair = repair
-        self._begin_anew = False
+        self._needs_snapshot = False
         self._events: list[RecoveryEvent] = []
         self._snapshot_bytes = 0
 
@@ -119,9 +119,9 @@ class JournalReader:
         written = FlowJournals(
             self._folder, self._fs, self._clock, journals, snapshot_number, self._snapshot_bytes
         )
-        if not self._begin_anew:
+        if not self._needs_snapshot:
             written.delete_before(base)
-        return ReadBack(state, batches[known:], written, self._begin_anew, self._events)
+        return ReadBack(state, batches[known:], written, self._needs_snapshot, self._events)
 
     def _read_snapshot(self) -> tuple[int, RepositoryState]:
         """Return the newest complete snapshot, and its generation."""
@@ -203,7 +203,7 @@ class JournalReader:
             reason = f"the commits from {last + 1} on are missing"
             self._damage(f"{self._folder}/journals", 0, reason, durable - last)
         elif count < len(batches):
-            self._begin_anew = True
+            self._needs_snapshot = True
             self._events.append(
                 _cut_event(self._folder, len(batches) - count, "were never durable")
             )
@@ -212,7 +212,7 @@ class JournalReader:
     def _damage(self, path: str, position: int, reason: str, count: int) -> None:
         if not self._repair:
             raise CorruptData(path, position, f"{reason}; {_REMEDY}")
-        self._begin_anew = True
+        self._needs_snapshot = True
         self._events.append(
             RecoveryEvent(
                 "journal-damaged", f"{path}: {reason}; the records before it were read", count
@@ -259,7 +259,7 @@ def apply_tail(back: ReadBack, folder: str, check: Callable[[ContentClaim], bool
         if keep == before:
             break
     if keep < len(tail):
-        back.begin_anew = True
+        back.needs_snapshot = True
         back.events.append(_cut_event(folder, len(tail) - keep, "lost their content"))
         del tail[keep:]
     for batch in tail:

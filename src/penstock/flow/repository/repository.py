@@ -121,7 +121,7 @@ class FlowFileRepository:
             back.journals.close()
             raise
         try:
-            committer.begin(anew=back.begin_anew)
+            committer.begin(write_snapshot=back.needs_snapshot)
             events = [
                 *back.events,
                 *swap.check_folder(back.state),

@@ -99,7 +99,7 @@ class Effect(Symbol):
     SCHEDULE = "let runs begin"
     UNSCHEDULE = "let no run begin, and notify it"
     FINISH = "have it release its resources"
-    GIVE_UP = "abandon its threads"
+    ABANDON = "abandon its threads"
     NOTIFY_WAITING = "notify callers that wait for its end"
 
 
@@ -143,9 +143,9 @@ COMPONENT_MACHINE: Final = StateMachine[LifecycleState, ComponentEvent, Effect](
             {
                 _S.STOPPED: IGNORED,
                 _S.DISABLED: IGNORED,
-                _S.START_CANCELLED: go(_S.STOPPED, Effect.GIVE_UP, Effect.NOTIFY_WAITING),
-                _S.STOPPING: go(_S.STOPPED, Effect.GIVE_UP, Effect.NOTIFY_WAITING),
-                _S.RESTARTING: go(_S.STARTING, Effect.GIVE_UP, Effect.NOTIFY_WAITING, Effect.BEGIN),
+                _S.START_CANCELLED: go(_S.STOPPED, Effect.ABANDON, Effect.NOTIFY_WAITING),
+                _S.STOPPING: go(_S.STOPPED, Effect.ABANDON, Effect.NOTIFY_WAITING),
+                _S.RESTARTING: go(_S.STARTING, Effect.ABANDON, Effect.NOTIFY_WAITING, Effect.BEGIN),
             },
             otherwise=Refusal("stop it before it is terminated"),
         ),

@@ -127,7 +127,7 @@ class LifecycleDriver:
         """Abandon a start that takes too long."""
         if component.method is not method:
             return
-        self._give_up_method(component)
+        self._abandon_method(component)
         _notify_terminated(component)
         limit_ms = self._options.start_limit_ms
         problem = f"its start took longer than {limit_ms:,} ms, so its thread was abandoned"
@@ -171,9 +171,9 @@ class LifecycleDriver:
                 self._call(component, MethodKind.UNSCHEDULE)
             case Effect.FINISH:
                 self._call(component, MethodKind.STOP)
-            case Effect.GIVE_UP:
+            case Effect.ABANDON:
                 self._cancel_wait(component)
-                self._give_up_method(component)
+                self._abandon_method(component)
                 self._dispatcher.abandon(component)
                 _notify_terminated(component)
             case Effect.NOTIFY_WAITING:
@@ -242,7 +242,7 @@ class LifecycleDriver:
                     self._options.start_limit_ms, StartOverdue(method.component, method)
                 )
 
-    def _give_up_method(self, component: ScheduledComponent) -> None:
+    def _abandon_method(self, component: ScheduledComponent) -> None:
         method, component.method = component.method, None
         if method is None or method.thread is None:
             return

@@ -92,7 +92,7 @@ class SessionCalls(Generic[Work]):
         self._mutex.acquire()
         if self._terminated:
             self._mutex.release()
-            raise self._given_up()
+            raise self._terminated_error()
         return self._work
 
     def __exit__(
@@ -109,12 +109,12 @@ class SessionCalls(Generic[Work]):
             # Check after the release: a later `terminate` finds the mutex free, and an earlier one
             # could not acquire it.
             if self._terminated:
-                self._give_up()
+                self._roll_back_if_idle()
 
     def terminate(self) -> None:
         """Terminate the session, from another thread, without waiting."""
         self._terminated = True
-        self._give_up()
+        self._roll_back_if_idle()
 
     def end(self) -> None:
         """Refuse further calls: the runner of the processor has finished with this session.
@@ -129,7 +129,7 @@ class SessionCalls(Generic[Work]):
         """Return whether the session was terminated."""
         return self._terminated
 
-    def _give_up(self) -> None:
+    def _roll_back_if_idle(self) -> None:
         """Roll back, unless a call is running: then the end of that call rolls back."""
         if self._mutex.acquire(blocking=False):
             try:
@@ -137,7 +137,7 @@ class SessionCalls(Generic[Work]):
             finally:
                 self._mutex.release()
 
-    def _given_up(self) -> Terminated:
+    def _terminated_error(self) -> Terminated:
         if self._ended:
             return Terminated(
                 f"processor {self._processor}: the session was used after its trigger returned "

@@ -93,7 +93,9 @@ class RetryBudget:
             _log.warning("a restarted peon will not know of this loss: %s", full)
         count = self._counts[kind]
         if count >= LOSSES_MAX:
-            return RetryDecision(0, count, LOSSES_MAX, EngineFailure(_given_up(kind, count, error)))
+            return RetryDecision(
+                0, count, LOSSES_MAX, EngineFailure(_too_many_losses(kind, count, error))
+            )
         _log.warning("lost the %s, time %d: %s", kind, count, error)
         pause_s = _LOSSES.random_delay_s(count, self._chance)
         return RetryDecision(int(pause_s * 1_000), count, LOSSES_MAX)
@@ -105,7 +107,7 @@ def _kind_of(error: Unavailable) -> str | None:
     return _ENGINE if isinstance(error, EngineLost) else None
 
 
-def _given_up(kind: str, count: int, error: Unavailable) -> str:
+def _too_many_losses(kind: str, count: int, error: Unavailable) -> str:
     if kind == _INPUT:
         return (
             f"the input did not answer {counted(count, 'time')}; last error: {error}. Check its"

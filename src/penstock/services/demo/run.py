@@ -133,7 +133,7 @@ TOUR = "https://github.com/penstock/penstock/blob/main/docs/tour.md"
 FILES = "flights"
 WATCH_EVERY_S = 0.25
 HANDOFF_EVERY_S = 3.0
-GIVE_UP_S = 900.0
+STAGE_LIMIT_S = 900.0
 # With --chaos the months arrive one by one, so that processes die while the flow works.
 KILL_EVERY_S = (4.0, 9.0)
 RETRY_S = 0.2
@@ -271,7 +271,7 @@ class Demo:
             self._progress.files += 1
 
     def _retried(self, work: Callable[[], None]) -> None:
-        deadline_s = self._clock.monotonic_s() + GIVE_UP_S
+        deadline_s = self._clock.monotonic_s() + STAGE_LIMIT_S
         while True:
             try:
                 work()
@@ -299,13 +299,13 @@ class Demo:
     # --- watching, on the main thread
 
     def _watch(self, done: Callable[[], bool]) -> None:
-        deadline_s = self._clock.monotonic_s() + GIVE_UP_S
+        deadline_s = self._clock.monotonic_s() + STAGE_LIMIT_S
         handoff_s = 0.0
         counts, moved_s = self._progress.counts, self._clock.monotonic_s()
         while not done():
             now_s = self._clock.monotonic_s()
             if now_s > deadline_s:
-                raise Unavailable(f"{self._progress.stage}: not done after {GIVE_UP_S:.0f} s")
+                raise Unavailable(f"{self._progress.stage}: not done after {STAGE_LIMIT_S:.0f} s")
             if self._server.keep_running():
                 self._view.print_line("        penstock up was killed and is restarted")
             self._update_progress()

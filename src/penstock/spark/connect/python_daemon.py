@@ -43,13 +43,13 @@ def load() -> None:
     """Import the workers' modules, share them with forks, and seed random numbers in each fork."""
     for name in _LOADED:
         importlib.import_module(name)
-    os.register_at_fork(after_in_child=_draw_anew)
+    os.register_at_fork(after_in_child=_reseed)
     os.register_at_fork(after_in_child=limit_this_process)
     gc.collect()
     gc.freeze()  # the collector does not write to frozen objects, so forks share their pages
 
 
-def _draw_anew() -> None:
+def _reseed() -> None:
     from numpy import random  # noqa: PLC0415 - only where it was loaded
 
     # Forks inherit the state of numpy's generator; Python seeds its own generator after a fork.

@@ -70,7 +70,7 @@ class ReadFiles:
             shared.readers += 1
             return shared.file
 
-    def give_back(self, resource: ResourceClaim, file: ReadFile) -> None:
+    def release(self, resource: ResourceClaim, file: ReadFile) -> None:
         """Give a file back, so that it may be closed."""
         with self._mutex:
             shared = self._files.get(resource)
@@ -233,7 +233,7 @@ class ContentReader(io.RawIOBase):
         """Close the reader. Closing twice is allowed."""
         try:
             if not self.closed:
-                self._files.give_back(self._claim.resource, self._file)
+                self._files.release(self._claim.resource, self._file)
         finally:
             super().close()
 
@@ -278,7 +278,7 @@ def read_claim(
     try:
         data = file.pread(length, claim.offset + offset)
     finally:
-        files.give_back(claim.resource, file)
+        files.release(claim.resource, file)
     if len(data) < length:
         # A read may be short (over 2 GiB, a signal), so this is not damage yet.
         with ContentReader(files, folder, claim, offset, length) as reader:
@@ -303,4 +303,4 @@ def check_claim(files: ReadFiles, claim: ContentClaim) -> bool:
     try:
         return is_whole(file, claim)
     finally:
-        files.give_back(claim.resource, file)
+        files.release(claim.resource, file)

@@ -115,20 +115,20 @@ def recover_tail(
     with OpenLogFile(fs, path) as opened:
         log = opened.map(opened.size())
         scan = _scan(opened, log, base_offset, quarantine, on_block)
-    anew = opened.header is None and scan.end <= FILE_HEADER_BYTES
+    is_new = opened.header is None and scan.end <= FILE_HEADER_BYTES
     if scan.torn is not None:
         quarantine.record_torn_tail(
             base_offset, scan.torn.position, bytes(log.view[scan.torn.position :])
         )
     tag = make_tag(folder, base_offset, now_ms) if scan.tag is None else scan.tag
     header = FileHeader(base_offset, now_ms, max_bytes_per_file, tag)
-    if not anew and scan.torn is None:
+    if not is_new and scan.torn is None:
         return RecoveredTail(
             LogWriter(fs, path, header, scan.end), scan.next_offset, scan.last_time_ms
         )
     file = fs.open_append(path)
     try:
-        if anew:
+        if is_new:
             file.truncate(0)
             file.writev([encode_file_header(header)])
         else:

@@ -87,8 +87,8 @@ class WorkerSync:
                 self._lose(worker, reason)
 
     def _lose(self, worker: KnownWorker, reason: str) -> None:
-        if not worker.given_up:
-            worker.given_up = True
+        if not worker.loss_reported:
+            worker.loss_reported = True
             tasks = counted(len(worker.items), "task")
             text = f"worker {worker.name} is lost, and {tasks} failed with it: {reason}"
             self._events.alert(text, worker=worker.name)

@@ -54,7 +54,7 @@ class KnownWorker:
         resync: Whether the next poll requests a full report.
         items: Its tasks.
         last_end_ms: When one of its tasks last ended; 0 if none has.
-        given_up: Whether its loss was reported.
+        loss_reported: Whether its loss was reported.
         rests_until_s: It gets no tasks until then, because it did not answer a request to take one.
     """
 
@@ -70,7 +70,7 @@ class KnownWorker:
     resync: bool = False
     items: dict[str, QueuedTask] = field(default_factory=dict)
     last_end_ms: int = 0
-    given_up: bool = False
+    loss_reported: bool = False
     rests_until_s: float = 0.0
 
     @property
@@ -85,7 +85,7 @@ class KnownWorker:
 
     def apply_report(self, report: WorkerReport, now_s: float) -> None:
         """Update the worker from a full report."""
-        self.seen_s, self.given_up = now_s, False
+        self.seen_s, self.loss_reported = now_s, False
         self.capacity, self.enabled = report.capacity, report.enabled
         self.category, self.version = report.category, report.version
 
@@ -95,7 +95,7 @@ class KnownWorker:
         if changes.report is not None:
             self.apply_report(changes.report, now_s)
         else:
-            self.seen_s, self.enabled, self.given_up = now_s, changes.enabled, False
+            self.seen_s, self.enabled, self.loss_reported = now_s, changes.enabled, False
 
     def candidate(self, handovers_max: int) -> WorkerCandidate:
         """Return the worker in the form that the selection uses."""

@@ -199,8 +199,8 @@ def _notes(answer: Object, components: list[Object]) -> list[str]:
     for one in components:
         called = one.get("name")
         lines += [f"{called} cannot run: {problem}" for problem in _texts(one, "problems")]
-        if given_up := whole(one, "terminatedTasks"):
-            lines.append(f"{called}: abandoned threads that still run: {given_up:,}")
+        if abandoned := whole(one, "terminatedTasks"):
+            lines.append(f"{called}: abandoned threads that still run: {abandoned:,}")
     lines += [
         f"connection {queue} is not in the flow but has FlowFiles: apply a flow that contains it"
         for queue in _texts(answer, "orphanedQueues")
