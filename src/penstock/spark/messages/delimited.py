@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.spark.batch.input.delimited import DelimitedParser
-from penstock.spark.batch.input.lines import Lines
+from penstock.spark.batch.input.text_lines import Lines
 from penstock.spark.topic.parse import BadMessage, ParsedRows
 
 _NEWLINE: Final = ord("\n")

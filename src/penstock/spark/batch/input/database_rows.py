@@ -26,7 +26,7 @@ import pyarrow.json as pj
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.indexing.engine import InputUnavailable
 from penstock.spark.batch.input.columnar import FOUND_AS
-from penstock.spark.batch.input.lines import BOM
+from penstock.spark.batch.input.text_lines import BOM
 from penstock.spark.chunk_files import write_groups
 from penstock.storage.databases.postgres import opened
 

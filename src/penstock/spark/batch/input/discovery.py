@@ -30,9 +30,9 @@ from penstock.spark.batch.input.columnar import FOUND_AS, schema_of
 from penstock.spark.batch.input.delimited import typed_columns
 from penstock.spark.batch.input.documents import read_text
 from penstock.spark.batch.input.input_work import InputWork
-from penstock.spark.batch.input.lines import Lines
 from penstock.spark.batch.input.open_files import translated
 from penstock.spark.batch.input.splits import Source, Split
+from penstock.spark.batch.input.text_lines import Lines
 from penstock.spark.topic.coerce import has_too_many_keys, loads
 from penstock.spark.topic.parse import CELLS_MAX, cut_out
 from penstock.spark.topic.times import NotCleanError

@@ -19,9 +19,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.spark.batch.input.lines import BLOCK_BYTES, BOM, Lines, lines_in
 from penstock.spark.batch.input.open_files import opened_text
 from penstock.spark.batch.input.splits import InputFile, Source, Split
+from penstock.spark.batch.input.text_lines import BLOCK_BYTES, BOM, Lines, lines_in
 from penstock.spark.topic.parse import cut_out
 
 # Bytes that are examined to detect JSON lines; a file with a longer object counts as lines.
