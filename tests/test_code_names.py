@@ -4,7 +4,8 @@ Docstrings and comments refer to modules and functions in single backticks. A re
 such a reference behind sends the reader to something that is gone. Three rules, each without false
 alarms on text that is right:
 
-- The names after "does not own" are modules, beside the module that names them or above it.
+- The names after "does not own" are modules, beside the module that names them or above it. There,
+  names in double backticks count, too.
 - Another name is a module, or a name of the code: an identifier of the same module, or a
   class, function, field, attribute, option or word of a table anywhere.
 - A dotted name is a module, a name that such a module defines, or of such names; names of other
@@ -53,6 +54,7 @@ FOREIGN: Final = {
 }
 
 _IN_BACKTICKS: Final = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+_LITERAL: Final = re.compile(r"``([^`\n]+)``")
 _WORD: Final = re.compile(r"[A-Za-z_]\w*")
 _DOTTED: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _NOT_OWNED: Final = re.compile(r"not\s+(?:own|know)\b.*?(?:\.\s|\.$|\Z)", re.DOTALL)
@@ -170,9 +172,11 @@ class Names:
             for first, text in code.texts:
                 is_module = text is code.texts[0][1]
                 not_owned = [m.span() for m in _NOT_OWNED.finditer(text) if is_module]
-                for match in _IN_BACKTICKS.finditer(text):
+                for match in (*_IN_BACKTICKS.finditer(text), *_LITERAL.finditer(text)):
                     name = match[1].removesuffix("()")
                     is_owner = any(start < match.start() < end for start, end in not_owned)
+                    if match.re is _LITERAL and not is_owner:
+                        continue
                     if not self._is_known(name, code, is_owner=is_owner):
                         line = first + text[: match.start()].count("\n")
                         yield f"{path.relative_to(self.source)}:{line}: `{name}`"
@@ -236,6 +240,8 @@ def test_every_name_in_a_text_of_the_code_exists() -> None:
         ("See `local`, a variable of this module.", False),
         ("See `remote`, a variable of another module.", True),
         ("See ``gone``, which is literal.", False),
+        ("Owns this. Does not own that (``gone``).", True),
+        ("Owns this. Does not own that (``other``), nor ``gone.json``.", False),
         ("Written to `gone.json`.", False),
         ("See `os.replace`.", False),
     ],
@@ -254,7 +260,7 @@ def test_a_name_that_means_nothing_is_found(text: str, is_stale: bool, tmp_path:
 # Names that the glossary replaces
 
 _REPLACED: Final = re.compile(
-    r"^\| ([a-z ]+) \| ([^|]+) \| (anywhere|alone|module) \| [^|]+ \|$", re.MULTILINE
+    r"^\| ([a-z ]+) \| ([^|]+) \| (anywhere|alone|module|class) \| [^|]+ \|$", re.MULTILINE
 )
 # Names that the table refuses, and where they are right.
 RIGHT: Final = {
@@ -276,13 +282,16 @@ def _plural(name: str) -> str:
 
 
 def replaced_names(
-    words: str, table: list[tuple[str, str, str]], *, is_module: bool = False
+    words: str, table: list[tuple[str, str, str]], kind: str = "function"
 ) -> Iterator[str]:
-    """Yield what the table says of the words of a name."""
+    """Yield what the table says of the words of a name of a module, class or function.
+
+    A name of several words is also found when they are run together (`giveup`).
+    """
     for name, instead, where in table:
-        for form in {name, _plural(name)}:
+        for form in {name, _plural(name), name.replace(" ", ""), _plural(name.replace(" ", ""))}:
             is_within = where == "anywhere" and f" {form} " in f" {words} "
-            if is_within or (form == words and (is_module or where != "module")):
+            if is_within or (form == words and where in {"anywhere", "alone", kind}):
                 yield f"{form}: use {instead}"
 
 
@@ -326,11 +335,15 @@ def test_no_module_class_or_function_has_a_name_that_the_glossary_replaces() -> 
     assert len(table) > 80
     found = []
     for named in _named():
-        for name in {*named.classes, *named.functions} - RIGHT.keys():
-            found += [f"{named.module}: {name}: {o}" for o in replaced_names(_words(name), table)]
-        for name in named.module.split("."):
-            words = _words(name)
-            found += [f"{named.module}: {o}" for o in replaced_names(words, table, is_module=True)]
+        names = {
+            "class": set(named.classes) - RIGHT.keys(),
+            "function": set(named.functions) - RIGHT.keys(),
+            "module": set(named.module.split(".")),
+        }
+        for kind, ones in names.items():
+            for name in ones:
+                replaced = replaced_names(_words(name), table, kind)
+                found += [f"{named.module}: {name}: {one}" for one in replaced]
     assert not found, "\n".join(found)
 
 
@@ -367,6 +380,9 @@ def test_every_word_in_ing_of_the_glossary_is_used() -> None:
         ("lock_wishes", True),
         ("_Desk", True),
         ("UndoWayBack", True),
+        ("wayback", True),
+        ("wayback_log", True),
+        ("backway", False),
         ("Desktop", False),
         ("running", True),
         ("_Running", True),
@@ -380,10 +396,12 @@ def test_a_replaced_name_is_found_as_words(name: str, is_refused: bool) -> None:
     assert bool(list(replaced_names(_words(name), table))) == is_refused
 
 
-def test_a_name_may_be_refused_for_modules_alone() -> None:
-    table = [("part", "x", "module")]
-    assert list(replaced_names("parts", table, is_module=True)) == ["parts: use x"]
-    assert not list(replaced_names("body parts", table, is_module=True))
+@pytest.mark.parametrize("kind", ["module", "class"])
+def test_a_name_may_be_refused_for_modules_or_classes_only(kind: str) -> None:
+    table = [("part", "x", kind)]
+    assert list(replaced_names("parts", table, kind)) == ["parts: use x"]
+    assert not list(replaced_names("parts", table, "function"))
+    assert not list(replaced_names("body parts", table, kind))
 
 
 @pytest.mark.parametrize(

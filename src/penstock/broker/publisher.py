@@ -3,7 +3,7 @@
 Owns the order of the steps: disk space, the topic (created if it is new), the stream partition, the
 append, and the fsync if requested. Owns the grouping of messages: single messages that arrive in
 the same iteration of the event loop are written as one block. Does not own protocols nor the memory
-limit (``admission``).
+limit (`publish_admission`).
 
 Invariant: a publish is acknowledged only after its block was passed to the operating system, and
 with ``durable`` only after an fsync that began later.

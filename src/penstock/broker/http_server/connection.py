@@ -4,8 +4,8 @@ Owns the maximum size of a request's line, headers, chunk sizes and trailers, th
 the time for a request to arrive, and the time that a client may pause reading its answer. Neither
 uvicorn nor its parser limits these: a client could fill the memory with one endless header, or hold
 connections open that never send a request or never read an answer. Also owns when the checks of
-``hosts`` are applied. Does not own the size of bodies (``admission``, ``exchange``), nor state that
-connections share (``guard``).
+`host_policy` are applied. Does not own the size of bodies (`publish_admission`, `http.exchange`),
+nor state that connections share (`guard`).
 
 The bytes are counted when they are read, so the limit of pipelined heads is exact to one read of
 the socket.
