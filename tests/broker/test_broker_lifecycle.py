@@ -193,7 +193,7 @@ def test_a_newer_format_is_refused_with_both_numbers(tmp_path: Path) -> None:
     file = folder / "t" / "topic.json"
     file.write_bytes(b'{"format": 9, "partitions": 2}')
     for _ in range(2):
-        with pytest.raises(InvalidRequest, match="format number 9, this Penstock reads up to 1"):
+        with pytest.raises(InvalidRequest, match="format number 9, but this release reads up to 1"):
             Topics.open(str(folder))
     assert file.read_bytes() == b'{"format": 9, "partitions": 2}'
 

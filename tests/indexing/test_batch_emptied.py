@@ -26,7 +26,9 @@ def test_a_replace_tells_which_time_it_left_empty(
             assert task.run().state is TaskState.SUCCESS
             more = task.report().more
             assert (more["intervalsEmptied"], more["intervalsEmptiedCount"]) == ([emptied], 1)
-            text = f"task {spec.id}: {told}; the segments of {emptied} are replaced by nothing"
+            text = (
+                f"task {spec.id}: {told}; the segments of {emptied} are hidden and have no new rows"
+            )
             assert text in caplog.messages
         world.end(spec)
     plain = world.make(world.add(index("")))
@@ -45,7 +47,9 @@ def test_of_much_time_that_is_left_empty_the_first_is_named(
     assert task.run().state is TaskState.SUCCESS
     more = task.report().more
     assert (more["intervalsEmptied"], more["intervalsEmptiedCount"]) == ([day(1)], 3)
-    assert f"of {day(1)} and 2 intervals more are replaced by nothing" in caplog.messages[-1]
+    assert (
+        f"of {day(1)} and 2 intervals more are hidden and have no new rows" in caplog.messages[-1]
+    )
 
 
 def reindex(source: object) -> dict[str, object]:

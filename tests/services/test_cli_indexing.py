@@ -412,8 +412,8 @@ def test_the_end_of_a_task_says_what_it_took_away(
     gone = {**stats, "intervalsEmptied": days[:1], "intervalsEmptiedCount": 1}
     many = {**stats, "intervalsEmptied": days, "intervalsEmptiedCount": 4}
     for task, payload, says in (
-        ("gone", gone, f": 0 rows; the segments of {days[0]} were replaced by nothing\n"),
-        ("many", many, f"{days[2]} and 1 interval more were replaced by nothing\n"),
+        ("gone", gone, f": 0 rows; the segments of {days[0]} are hidden and have no new rows\n"),
+        ("many", many, f"{days[2]} and 1 interval more are hidden and have no new rows\n"),
         ("kill", {"segmentsKilled": 1, "rowStats": {}}, ": 1 segment removed\n"),
         ("files", {"segmentsKilled": 2, "filesDeleted": 1}, ": 2 segments removed, and 1 file of"),
         ("killed", {"segmentsKilled": 0, "filesDeleted": 0}, ": 0 segments removed\n"),
@@ -431,7 +431,7 @@ def test_the_end_of_a_task_says_what_it_took_away(
         # What removes segments reads no rows, ever.
         assert ("no rows were read" in said) == (task == "sleep")
         assert ("removed" in said) == ("segmentsKilled" in payload)
-        assert ("were replaced by nothing" in said) == ("intervalsEmptied" in payload)
+        assert ("are hidden and have no new rows" in said) == ("intervalsEmptied" in payload)
 
 
 def test_supervisors_that_take_all_slots_are_told(

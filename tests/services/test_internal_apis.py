@@ -246,7 +246,7 @@ def test_another_task_at_the_same_port_is_not_steered(serve) -> None:
     task = FakeTask()
     address = serve(PeonRoutes("t2", FakePeonTask(), lambda: None, task).routes())
     client = HttpTaskClient(lambda _: TaskLocation(address.host, address.port), TOKEN)
-    with pytest.raises(NotFound, match="t1 does not run here"):
+    with pytest.raises(NotFound, match="t1 does not run in this process"):
         client.pause("t1")
     assert not task.calls
 

@@ -131,5 +131,5 @@ def test_a_command_that_starts_a_server_refuses_the_address_of_one(
     # Another wrong option, so that nothing starts where the address is ignored.
     words = [*command, option, "http://h:1", "--data-dir", str(folder), "--http", "nonsense"]
     assert run(words) == exit_codes.USAGE
-    assert f"{option} http://h:1 names a server that runs" in capsys.readouterr().err
+    assert f"{option} http://h:1 names a running server" in capsys.readouterr().err
     assert not folder.exists()

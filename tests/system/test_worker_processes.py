@@ -81,7 +81,7 @@ def test_whatever_is_killed_every_task_ends_and_nothing_is_left(worker: RealWork
             worker.kill()
             worker.start()
             # The kernel kills the peon, unless the end of its input has stopped it before.
-            ends = ("its worker ended while it ran", "it was stopped with its process")
+            ends = ("its worker ended while it ran", "the task was stopped with its process")
             assert any(end in worker.ended(task_id).error for end in ends)
         else:
             ask = worker.spare if victim == "spare" else worker.fork_server
@@ -119,7 +119,7 @@ def test_a_worker_that_stops_fails_tasks_that_cannot_go_on_and_keeps_the_word(
     worker.running("stopped")
     assert worker.stop() == 0
     worker.start()
-    assert "it was stopped with its process" in worker.ended("stopped").error
+    assert "the task was stopped with its process" in worker.ended("stopped").error
 
 
 def test_two_workers_do_not_share_their_folders(worker: RealWorker) -> None:

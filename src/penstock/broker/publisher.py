@@ -207,7 +207,7 @@ class DeadLetterTopics:
     async def put(self, topic: str, messages: pa.BinaryArray) -> None:
         """Append messages durably to a topic, created if needed. Raises as `MessagePublisher`."""
         if self.publisher is None:
-            raise Unavailable("the broker is starting")
+            raise Unavailable("the broker is starting: try again")
         found = await self.publisher.topic(topic, ANYWHERE)
         room = self.publisher.when_room(found, messages.nbytes)
         if room is not None:

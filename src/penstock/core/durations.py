@@ -105,7 +105,9 @@ def parse_period(text: str, *, may_be_zero: bool = False) -> Period:
     )
     ms = _whole_ms(total, text)
     if not (months or ms or may_be_zero):
-        raise InvalidRequest(f"{text!r} has no length: write a period of 1 ms or more")
+        raise InvalidRequest(
+            f"{text!r} is a period of length zero: write at least 1 ms, such as PT0.001S"
+        )
     return Period(months, ms, weeks_only=not months and list(parts) == ["weeks"])
 
 
@@ -121,7 +123,10 @@ def parse_duration(value: str | int) -> int:
     """
     if isinstance(value, int):
         if isinstance(value, bool) or not 0 <= value <= MAX_DURATION_MS:
-            raise InvalidRequest(f"{value!r} is not a duration in milliseconds: give 0 or more")
+            raise InvalidRequest(
+                f"{value!r} is not a duration in milliseconds: use a whole number from 0 to "
+                f"{MAX_DURATION_MS:,}"
+            )
         return value
     text = value.strip()
     short = _SHORT.fullmatch(text.lower())
@@ -201,7 +206,11 @@ def _number(text: str) -> Fraction:
 
 def _whole_ms(value: Fraction, text: str) -> int:
     if value.denominator != 1:
-        raise InvalidRequest(f"{text!r} is finer than a millisecond: round it")
+        raise InvalidRequest(
+            f"{text!r} is finer than a millisecond: round it to whole milliseconds"
+        )
     if value > MAX_DURATION_MS:
-        raise InvalidRequest(f"{text!r} is longer than ten thousand years: write a shorter one")
+        raise InvalidRequest(
+            f"{text!r} is longer than ten thousand years: write a shorter duration"
+        )
     return value.numerator

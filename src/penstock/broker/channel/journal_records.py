@@ -81,8 +81,8 @@ def replay_snapshot(blob: bytes, into: ReplayTarget) -> None:
     """
     if blob and blob[0] > FORMAT:
         raise InvalidRequest(
-            f"a channel's journal has format {blob[0]}, this Penstock reads up to {FORMAT}: use "
-            "the Penstock that wrote it, or a newer one"
+            f"a channel's journal has format {blob[0]}, but this release reads up to {FORMAT}: use "
+            "the release that wrote it, or a newer one"
         )
     replay(blob[1:], into)
 

@@ -80,16 +80,19 @@ class TopicFile:
         """
         document = orjson.loads(data)
         if not isinstance(document, dict):
-            raise ValueError(f"{path} is not an object")  # noqa: TRY004 - damaged JSON
+            raise ValueError(f"{path} is not a JSON object")  # noqa: TRY004 - damaged JSON
         number = document.get("format")
         if isinstance(number, int) and number > _FORMAT:
             raise InvalidRequest(
-                f"{path} has format number {number}, this Penstock reads up to {_FORMAT}: "
-                "use the Penstock that wrote it, or a newer one"
+                f"{path} has format number {number}, but this release reads up to {_FORMAT}: "
+                "use the release that wrote the file, or a newer one"
             )
         partitions = document.get("partitions")
         if number != _FORMAT or not isinstance(partitions, int) or partitions < 1:
-            raise ValueError(f"{path} has format {number!r} and partitions {partitions!r}")
+            raise ValueError(
+                f"{path} has format {number!r} (expected {_FORMAT}), or an invalid number of "
+                f"partitions {partitions!r} (expected 1 or more)"
+            )
         return cls(
             partitions,
             _id(document.get("id", ""), path),

@@ -293,8 +293,9 @@ def _members(chunks: Iterable[PartitionChunk[T]]) -> dict[RootRange, list[Partit
             numbers = [chunk.number for chunk in found]
             raise Conflict(
                 f"chunks {numbers} are one atomic update group of root numbers {roots.start} to "
-                f"{roots.end - 1}, minor version {roots.minor_version}, but not of one size, or "
-                f"more than its {roots.group_size}: overwrite with a larger minor version"
+                f"{roots.end - 1}, minor version {roots.minor_version}, but they record different "
+                f"group sizes, or there are more than {roots.group_size} of them: overwrite with "
+                "a larger minor version"
             )
         members[roots] = found
     return members

@@ -312,7 +312,7 @@ class IngestTask:
                 continue
             intervals = tuple(file.data.interval for file in old.files)
             action = SegmentAllocate(self._spec.id, intervals, by_segment=True, rewrites=True)
-            places = self._retries.perform("asking for places", action)
+            places = self._retries.perform("allocating segment ids", action)
             segments += rewritten_segments(form, old, rewrites, places)
             overwritten.update(*(rewrites[interval].ids for interval in intervals))
         return segments, "insert", tuple(sorted(overwritten))
@@ -329,7 +329,7 @@ class IngestTask:
             # a conflicting lock may wait for the slot that this task uses.
             self._locks.lock(intervals)
         action = SegmentAllocate(self._spec.id, intervals, by_segment=by_segment)
-        places = self._retries.perform("asking for places", action)
+        places = self._retries.perform("allocating segment ids", action)
         return appended_segments(self._form(job), written, places)
 
     def _form(self, job: IngestJob) -> SegmentForm:
@@ -364,7 +364,7 @@ class IngestTask:
         if outcome.ok or outcome.already_published:
             return
         # The janitor deletes the files, as a peon that dies here may succeed when it repeats this.
-        raise Conflict(f"its segments were not published: {outcome.reason}")
+        raise Conflict(f"the segments of the task were not published: {outcome.reason}")
 
 
 def _log_errors(job: IngestJob, errors: Sequence[ParseError], count: int) -> None:
@@ -422,7 +422,7 @@ class TaskProgress:
         shown = ", ".join(str(one) for one in emptied[:_EMPTIED_SHOWN_MAX])
         more = len(emptied) - _EMPTIED_SHOWN_MAX
         rest = f" and {counted(more, 'interval')} more" if more > 0 else ""
-        return f"{text}; the segments of {shown}{rest} are replaced by nothing"
+        return f"{text}; the segments of {shown}{rest} are hidden and have no new rows"
 
     def failed(self, reason: str) -> None:
         """Record why the task failed; its state is the phase in which it failed."""

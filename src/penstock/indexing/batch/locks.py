@@ -186,7 +186,7 @@ def acquire(
     """
     until_s = ports.clock.monotonic_s() + timeout_ms / 1000
     while True:
-        answer = retries.perform("asking for locks", action)
+        answer = retries.perform("acquiring locks", action)
         if answer.granted:
             break
         if ports.clock.monotonic_s() >= until_s:

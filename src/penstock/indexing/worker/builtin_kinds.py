@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.indexing.task.task_folder import TaskFolder
     from penstock.indexing.task_spec import TaskSpec
 
-STOPPED: Final = "it was stopped with its process, and cannot continue: submit it again"
+STOPPED: Final = "the task was stopped with its process and cannot continue: submit it again"
 _REPORT_WAIT_S: Final = 5.0
 
 

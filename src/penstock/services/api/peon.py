@@ -141,8 +141,11 @@ class PeonRoutes:
 
     def _check(self, request: Request) -> None:
         # Ports are reused: an overlord with an old location must not control another task.
-        if request.path_params["task_id"] != self._task_id:
-            raise NotFound(f"task {request.path_params['task_id']} does not run here")
+        task_id = request.path_params["task_id"]
+        if task_id != self._task_id:
+            raise NotFound(
+                f"task {task_id} does not run in this process: look up its current location"
+            )
 
 
 class _Control:
@@ -193,7 +196,10 @@ class _Control:
         try:
             end = offsets_of(await json_object(request))
         except (TypeError, ValueError):
-            raise InvalidRequest("the body must map stream partitions to offsets") from None
+            raise InvalidRequest(
+                "the body must be a JSON object of stream partitions and offsets, such as "
+                '{"0": 1200}'
+            ) from None
         finish = request.query_params.get("finish", "true") != "false"
         await run_in_threadpool(lambda: result_of(self._task.set_end_offsets(end, finish=finish)))
         return JsonResponse({})

@@ -73,8 +73,8 @@ def _refuse_addresses(command: str) -> None:
     ):
         if value is not None:
             raise InvalidRequest(
-                f"{option} {value} names a server that runs, and {command} starts one: leave the"
-                f" option out, or set the address of the new server with {instead} HOST:PORT"
+                f"{option} {value} names a running server, but {command} starts a new one: omit"
+                f" the option, or set the address of the new server with {instead} HOST:PORT"
             )
 
 
@@ -106,7 +106,7 @@ def server(
 ) -> None:
     """Run one role on its own.
 
-    All roles of a Penstock share one --metadata-url and one --deep-storage.
+    All roles of one installation must use the same --metadata-url and --deep-storage.
     """
     _refuse_addresses("penstock server")
     options = _resolve(config, given)
@@ -124,7 +124,7 @@ def server(
 
 @internal_app.command("prepare-spark")
 def prepare_spark_command() -> None:
-    """Make Spark's class archive, which halves each later start; done by `make setup`."""
+    """Create Spark's class archive, which halves the start time; `make setup` runs this."""
     # Imported here, because no other command needs them.
     from penstock.services.host.host_plan import spark_cache_folder  # noqa: PLC0415
     from penstock.spark.connect.server import prepare_spark  # noqa: PLC0415
@@ -215,7 +215,12 @@ def demo(
     seed: Annotated[
         int | None, typer.Option("--seed", help="Seed for the choice of processes to kill.")
     ] = None,
-    folder: Annotated[Path, typer.Option("--folder", help="Made anew.")] = Path("demo-data"),
+    folder: Annotated[
+        Path,
+        typer.Option(
+            "--folder", help="Folder for the demo's data; data of an earlier demo is deleted."
+        ),
+    ] = Path("demo-data"),
     files: Annotated[
         Path | None,
         typer.Option("--files", help="Only write the flights into this folder, as CSV files."),
@@ -234,4 +239,4 @@ def demo(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     ok = run_demo(DemoOptions(folder=folder, kills=kills if chaos else 0, seed=seed))
     if not ok:
-        raise PenstockError("the answers are not the expected ones")
+        raise PenstockError("the query results differ from the expected ones: see the lines above")

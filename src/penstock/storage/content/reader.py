@@ -101,8 +101,7 @@ class ReadFiles:
             return self._fs.open_read(path)
         except NotFound as error:
             raise NotFound(
-                f"{path}: the content is missing: restore the file, or route the FlowFile to where "
-                "missing content is handled"
+                f"{path}: the content is missing: restore the file, or handle the missing content"
             ) from error
 
     def _close_idle(self, room_for: int = 0) -> None:
@@ -124,7 +123,7 @@ def check_part(claim: ContentClaim, offset: int, length: int | None) -> int:
     if offset < 0 or wanted < 0 or offset + wanted > claim.length:
         raise InvalidRequest(
             f"content {claim.resource.id}: {wanted} bytes from {offset} are not in a claim of "
-            f"{claim.length} bytes: request a part of it"
+            f"{claim.length} bytes: request a range within it"
         )
     return wanted
 
@@ -195,7 +194,9 @@ class ContentReader(io.RawIOBase):
         """
         start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._length}[whence]
         if start + offset < 0:
-            raise InvalidRequest(f"{self._name()}: cannot seek to {start + offset}: start at 0")
+            raise InvalidRequest(
+                f"{self._name()}: cannot seek to {start + offset}: positions start at 0"
+            )
         self._position = start + offset
         return self._position
 
@@ -248,7 +249,7 @@ class ContentReader(io.RawIOBase):
             raise CorruptData(
                 resource_path(self._folder, self._claim.resource),
                 self._start + self._position,
-                f"the file ends before the content of {self._claim.length} bytes does",
+                f"the file ends before the end of the content ({self._claim.length} bytes)",
             )
         self._check(data)
         self._position += len(data)

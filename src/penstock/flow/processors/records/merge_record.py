@@ -244,7 +244,7 @@ class MergeRecord(RecordProcessor):
     }
 
     output_format = Property(
-        RecordFormat, about="Format of the result; without it, that of the input."
+        RecordFormat, about="Format of the result; by default, the format of the input."
     )
     strategy = Property(
         MergeStrategy,

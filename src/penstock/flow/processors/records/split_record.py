@@ -56,31 +56,33 @@ class SplitRecord(RecordProcessor):
     tags = ("records", "split")
     writes_attributes: ClassVar[Mapping[str, str]] = {
         "mime.type": "MIME type of the parts.",
-        "record.count": "Number of records of a part; on the original: of all parts.",
-        FRAGMENT_ID: "Equal for all parts of one FlowFile.",
+        "record.count": "Number of records in the part; on the original, in all parts.",
+        FRAGMENT_ID: "Same value for all parts of one FlowFile.",
         FRAGMENT_INDEX: "Number of the part, from 0.",
-        FRAGMENT_COUNT: "Number of parts, also on the original.",
+        FRAGMENT_COUNT: "Number of parts; also set on the original.",
         ORIGINAL_NAME: "Name of the FlowFile that was split.",
         **WRITES_REASON,
     }
 
     output_format = Property(
-        RecordFormat, about="Format of the parts; without it, that of the input."
+        RecordFormat, about="Format of the parts; by default, the format of the input."
     )
     records_per_split = Property(
-        int, required=True, validator=_positive, about="Maximum number of records of a part."
+        int, required=True, validator=_positive, about="Maximum number of records in a part."
     )
     max_splits = Property(
         int,
         default=10_000,
         validator=_positive,
-        about="Maximum number of parts; more fail, because all are one commit.",
+        about="Maximum number of parts; a FlowFile with more parts goes to failure, because all "
+        "parts are committed together.",
     )
 
     splits = Relationship("Parts of the FlowFile.")
     original = Relationship("FlowFiles that were split.")
     failure = Relationship(
-        "The content does not have the format; or there would be too many parts."
+        "FlowFiles whose content is not in the input format, or that would have more than "
+        "max_splits parts."
     )
 
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
@@ -97,8 +99,8 @@ class SplitRecord(RecordProcessor):
                 parts.append(part)
                 if len(parts) > self.max_splits:
                     raise BadRecords(
-                        f"there are more than {self.max_splits:,} parts: raise records_per_split, "
-                        "or max_splits"
+                        f"there are more than {self.max_splits:,} parts: increase "
+                        "records_per_split or max_splits"
                     )
         except ProcessError as error:
             session.remove([part for part, _ in parts])

@@ -234,7 +234,7 @@ class ValidateRecord(RecordProcessor):
     }
 
     output_format = Property(
-        RecordFormat, about="Format of valid records; without it, that of the input."
+        RecordFormat, about="Format of valid records; by default, the format of the input."
     )
     refuse_others = Property(
         bool, default=False, about="Whether a field that is missing in the schema is an error."

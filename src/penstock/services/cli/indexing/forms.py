@@ -226,7 +226,7 @@ def emptied(payload: object) -> str:
     shown = ", ".join(str(one) for one in found[:_EMPTIED_SHOWN])
     more = (count if isinstance(count, int) else len(found)) - _EMPTIED_SHOWN
     rest = f" and {counted(more, 'interval')} more" if more > 0 else ""
-    return f"the segments of {shown}{rest} were replaced by nothing"
+    return f"the segments of {shown}{rest} are hidden and have no new rows"
 
 
 class _WaitLines:
