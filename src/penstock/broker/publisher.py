@@ -1,8 +1,8 @@
-"""Publishing: from messages in memory to an acknowledgement, shared by all servers of the broker.
+"""Publish path of the broker's servers, from messages in memory to the acknowledgement.
 
 Owns the order of the steps: disk space, the topic (created if it is new), the stream partition, the
 append, and the fsync if requested. Owns the grouping of messages: single messages that arrive in
-the same iteration of the event loop are written as one block. Does not own protocols nor the memory
+the same iteration of the event loop are written as one block. Does not own protocols or the memory
 limit (`publish_admission`).
 
 Invariant: a publish is acknowledged only after its block was passed to the operating system, and
@@ -46,7 +46,7 @@ class MessagePublisher:
     """Appends messages to the topics of one broker. Used on its event loop only.
 
     Args:
-        topics: The topics.
+        topics: Topics of the broker.
         changes: Creates new topics.
         disk_space: Guard of the disk's free space.
         bounds: Guard of the topics' size limits.
@@ -94,7 +94,7 @@ class MessagePublisher:
         return await self._changes.find_or_create(name, self._default_partitions)
 
     def when_room(self, topic: Topic, size_bytes: int) -> Awaitable[object] | None:
-        """Return what a publish should await so that it is not refused; usually None."""
+        """Return the running deletion that makes room for a publish, to await; usually None."""
         return self._bounds.when_room(topic, size_bytes)
 
     def append_batch(
@@ -119,7 +119,7 @@ class MessagePublisher:
         try:
             added = topic.append(partition, messages, size_bytes, placement.producer, due_ms)
         except Full:
-            raise  # temporary: after it, health would report the failure until the next publish
+            raise  # temporary; if recorded, `health` would report it until the next publish
         except Unavailable as error:  # narrow: only this error is reported by health
             self._failure = str(error)
             raise
@@ -157,7 +157,7 @@ class MessagePublisher:
         return requested or bool(topic.options.durable)
 
     async def make_durable(self, topic: Topic, receipt: PublishReceipt) -> None:
-        """Wait until a publish survives a power loss; all waiters share fsyncs.
+        """Wait until a publish survives a power loss; concurrent callers share one fsync.
 
         Raises:
             Unavailable: The fsync failed; the messages are stored, but a power loss may delete
@@ -213,5 +213,5 @@ class DeadLetterTopics:
         if room is not None:
             await room
         receipt = self.publisher.append_batch(found, messages, messages.nbytes, ANYWHERE)
-        # The channel finishes the messages next, which may become durable before this append.
+        # The channel then finishes the messages, and that could become durable before this append.
         await self.publisher.make_durable(found, receipt)

@@ -21,8 +21,8 @@ HOUR_MS: Final = 60 * MINUTE_MS
 DAY_MS: Final = 24 * HOUR_MS
 WEEK_MS: Final = 7 * DAY_MS
 
-# Longer than the calendar of years 1 to 9999: larger values are typing errors, and with the
-# limit, sums and products of durations fit into timestamps and the numbers of JSON readers.
+# Longer than all dates of the years 1 to 9999, so larger values are typing errors. The limit also
+# keeps sums and products of durations within timestamps and the integers of JSON readers.
 MAX_DURATION_MS: Final = 10_000 * 366 * DAY_MS
 
 _NUMBER: Final = r"\d{1,18}(?:[.,]\d{1,9})?"
@@ -64,7 +64,7 @@ _NIFI_UNITS_NS: Final = {name: length_ns for length_ns, names in _NIFI_UNITS for
 # Maximum of a signed 64-bit count of nanoseconds: 292 years.
 MAX_NIFI_PERIOD_NS: Final = 2**63 - 1
 
-# The number of digits is limited: more would only cost time.
+# The number of digits is limited, because longer numbers cost parsing time.
 _NIFI_PERIOD: Final = re.compile(
     r"(?P<number>\d{1,30}|\d{0,30}\.\d{1,30})\s*(?P<unit>[a-z]+)", re.ASCII | re.IGNORECASE
 )
@@ -72,7 +72,7 @@ _NIFI_PERIOD: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """Calendar months and fixed milliseconds; one of the two may be 0.
+    """A number of calendar months plus a number of milliseconds; either may be 0.
 
     `weeks_only` distinguishes ``P1W`` from ``P7D``: buckets of weeks begin on Mondays.
     """
@@ -87,7 +87,7 @@ def parse_period(text: str, *, may_be_zero: bool = False) -> Period:
 
     Args:
         text: The period.
-        may_be_zero: Accept a period without length, such as ``PT0S``.
+        may_be_zero: Accept a period of length zero, such as ``PT0S``.
 
     Raises:
         InvalidRequest: The text is not such a period, or its length is zero or too large.
@@ -118,8 +118,8 @@ def parse_duration(value: str | int) -> int:
     ``1h``, ``7d``), and a number of milliseconds.
 
     Raises:
-        InvalidRequest: It has neither form, is negative, or contains months or years, which have no
-            fixed length.
+        InvalidRequest: The value has none of these forms, is negative or too large, or contains
+            months or years, which have no fixed length.
     """
     if isinstance(value, int):
         if isinstance(value, bool) or not 0 <= value <= MAX_DURATION_MS:
@@ -192,7 +192,7 @@ def format_duration(ms: int) -> str:
 
 
 def _is_zero_period(text: str) -> bool:
-    """Return whether it is ``PT0S`` or ``P0D``: not a valid period, but a valid duration."""
+    """Return whether a text is like ``PT0S`` or ``P0D``: a valid duration, but no valid period."""
     match = _ISO.fullmatch(text)
     if match is None or text[-1] in "PpTt":
         return False

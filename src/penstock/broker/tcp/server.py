@@ -1,7 +1,7 @@
 """TCP listener of the broker and the table of its client connections.
 
 Owns the listener, the connection table, and the description of a connection that ``/stats``
-returns (`client_statistics`). Does not own what a connection does (`connection`,
+returns (`client_statistics`). Does not own the behaviour of a connection (`connection`,
 `command_handler`).
 """
 
@@ -77,13 +77,13 @@ _logger = logging.getLogger(__name__)
 
 
 class TcpServer:
-    """NSQ's TCP protocol for one broker.
+    """TCP server of one broker for NSQ's protocol.
 
     Args:
         broker: The broker.
         listeners: Bound TCP or unix sockets; closed by `stop`.
-        authority: The authorization servers, if there are any.
-        tls: The TLS context of the server, if it has a certificate.
+        authority: Authorization servers, or None.
+        tls: TLS context, or None if the broker has no certificate.
     """
 
     def __init__(
@@ -138,12 +138,12 @@ class TcpServer:
             await asyncio.wait([task])
 
     def client(self, number: int) -> ClientStatistics | None:
-        """Return the statistics of the client with a number; None: it has disconnected."""
+        """Return the statistics of a client by its connection number; None if disconnected."""
         connection = self.connections.get(number)
         return None if connection is None else client_statistics(connection)
 
     def producers(self) -> list[int]:
-        """Return the numbers of clients that have published."""
+        """Return the connection numbers of clients that have published."""
         return [
             number
             for number, connection in self.connections.items()

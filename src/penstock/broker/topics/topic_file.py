@@ -32,14 +32,14 @@ class TopicFile:
     """Contents of a topic.json.
 
     Attributes:
-        partitions: Number of stream partitions; 0: no topic was created.
-        id: Distinguishes the topic from a deleted one of its name; empty: it was created by a
-            Penstock version without ids.
+        partitions: Number of stream partitions; 0 if the topic was not created.
+        id: Distinguishes the topic from a deleted topic with the same name; empty if a release
+            without ids created it.
         paused: Its channels get no new messages.
         deleted: The topic is deleted; its files are being removed.
-        held: Offsets up to which its channels have its messages, by stream partition, while it is
-            paused or has no channel; None: they have all.
-        channels: Its channels that outlive a restart, and whether each is paused.
+        held: By stream partition, the offset up to which channels received messages while the
+            topic is paused or has no channel; None if they received all.
+        channels: Its persistent channels, and whether each is paused.
         options: Its options.
     """
 
@@ -73,9 +73,10 @@ class TopicFile:
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> Self:
-        """Parse a topic.json; raise ValueError if it is damaged.
+        """Parse a topic.json.
 
         Raises:
+            ValueError: It is damaged.
             InvalidRequest: It has a newer format.
         """
         document = orjson.loads(data)

@@ -7,14 +7,14 @@ is complete:
     chained    old ranges with an unknown core count: if they have no gap
 
 The second rule decides which chunks hide others of their set. Some chunks overwrite a range of root
-numbers. Those of one range and minor version are an **atomic update group**, whose size each of
-them has: once it is full, it replaces the chunks that it covers, all at once. A chunk that
-overwrites nothing is a full group of its own number and minor version 0.
+numbers. Those of one range and minor version form an **atomic update group**; each records the size
+of the group. Once all of them exist, the group is full, and replaces the chunks that it covers, all
+at once. A chunk that overwrites nothing is a full group of its own number and minor version 0.
 
-    visible       full, and no full group of a larger minor version covers its range. If no group is
-                  full, the newest incomplete one, so that some data is visible
+    visible       full, and no full group of a larger minor version covers its range; or not full,
+                  and it overlaps neither a full group nor a newer one, so that some data is visible
     overshadowed  permanently hidden: a newer group covers it
-    standby       it is not full, and a full group stays in its place
+    standby       not full, and it overlaps a full group, or a newer one that is not full either
 
 Invariants: everything here is immutable; completeness and states depend on the existing chunks,
 never on the order of changes. So if a member is removed, its group returns to standby, and the
@@ -48,7 +48,7 @@ UNKNOWN_CORE: Final = -1
 
 @dataclass(frozen=True, slots=True, order=True)
 class RootRange:
-    """The range of root numbers, [`start`, `end`), that a chunk replaces or is.
+    """Root numbers [`start`, `end`) of a chunk: the numbers that it replaces, or its own number.
 
     An ordinary chunk has its own number only. For a chunk that overwrites others, the `group_size`
     chunks with the same range and `minor_version` become visible together.
@@ -65,7 +65,7 @@ class RootRange:
         return cls(number, number + 1)
 
     def is_full(self, members: int) -> bool:
-        """Return whether this many chunks of this range are all that belong together."""
+        """Return whether a group with this many chunks is complete."""
         return members == self.group_size
 
     def overlaps(self, other: RootRange) -> bool:
@@ -98,7 +98,7 @@ class PartitionChunk(NamedTuple, Generic[T]):
         core: Number of core partitions; `UNKNOWN_CORE` if `place` is a link of a chain.
         item: The item that it holds.
         no_data: Whether it has no rows and only hides older chunks.
-        place: The root numbers that it overwrites, or its link; None for nearly all.
+        place: The root numbers that it overwrites, or its link; None for most chunks.
     """
 
     number: int
@@ -164,8 +164,8 @@ class UpdateGroups:
 
     Attributes:
         full: Visible groups that are full.
-        partial: Visible groups that are not full, because no full group overlaps them.
-        standby: Groups that are not full, where a full or a newer one is visible.
+        partial: Visible groups that are not full, because no full or newer group overlaps them.
+        standby: Groups that are not full, and overlap a full or a newer group.
         overshadowed: Groups that a newer group covers.
     """
 
@@ -210,7 +210,7 @@ class UpdateGroups:
         """Return the groups that cannot be added, because rows would be visible twice.
 
         A group clashes with a full one if they have numbers in common and it does not overshadow
-        the other. Groups are added from the highest minor version on.
+        the other. Groups are added in order, starting with the highest minor version.
 
         Args:
             existing: The groups of a set, each with its number of members.
@@ -229,7 +229,7 @@ class UpdateGroups:
 def _divided(
     groups: Iterable[RootRange], overwriting: Sequence[RootRange]
 ) -> tuple[list[RootRange], list[RootRange]]:
-    """Return the groups that no overwriting group covers, and those that one does."""
+    """Return the groups that no overwriting group covers, and those that one covers."""
     stay: list[RootRange] = []
     hidden: list[RootRange] = []
     for group in groups:
@@ -262,7 +262,8 @@ def arrange(chunks: Sequence[PartitionChunk[T]]) -> ArrangedChunks[T]:
     """Return the chunks of a set with overwriting chunks by their states.
 
     Raises:
-        Conflict: The members of a group have different sizes, or are more than that.
+        Conflict: The members of a group record different sizes, or there are more of them than
+            that size.
     """
     members = _members(chunks)
     groups = UpdateGroups.of({roots: len(found) for roots, found in members.items()})

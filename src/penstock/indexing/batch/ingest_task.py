@@ -16,10 +16,10 @@ A peon that dies is restarted in the same folder. Recorded steps are not repeate
 publish is recognized by the task's id.
 
 Invariant: locks are held before the write if the spec names intervals, and always before the
-publish. No two tasks therefore publish the same time under one version, or, with segment locks,
-the same segments. A task runs on its own thread, except for `stop` and `report`: `TaskProgress` is
-updated by this thread and the engine's, and read by any thread. Each of its facts is one attribute,
-which is replaced as a whole, so that no reader sees a part of a fact.
+publish. No two tasks therefore publish the same time chunk with the same version, or, with segment
+locks, the same segments. A task runs on its own thread, except for `stop` and `report`:
+`TaskProgress` is updated by this thread and the engine's, and read by any thread. Each of its
+attributes is replaced as a whole, so readers never see a partial update.
 """
 
 from __future__ import annotations
@@ -92,7 +92,10 @@ class IngestPlan(Protocol):
         ...
 
     def jobs(self, task_input: TaskInput) -> Sequence[IngestJob]:
-        """Return the jobs to write, once those intervals are locked; always the same jobs."""
+        """Return the jobs to write.
+
+        Called after those intervals are locked; each call returns the same jobs.
+        """
         ...
 
 
@@ -204,7 +207,7 @@ class IngestTask:
         return publish
 
     def _in_current_form(self, publish: PublishSegments) -> PublishSegments:
-        """Return a recorded publish, perhaps of an earlier release, in the current form."""
+        """Convert a recorded publish, perhaps from an earlier release, to the current form."""
         current = self._ports.store.current
 
         def with_current_load_spec(row: SegmentRow) -> SegmentRow:
@@ -233,14 +236,15 @@ class IngestTask:
         try:
             return self._retries.call("writing segments", lambda: self._try_to_write(job), budget)
         except Unparseable as error:  # narrow: reports
-            # The report of the failed task lists the rows, as if it tolerated them.
+            # The report of the failed task lists the rows, as the report of a successful task does.
             samples = error.samples[: job.parse_errors_saved]
             _log_errors(job, error.samples, error.count)
             self._progress.wrote(RowCounts(unparseable=error.count), samples)
             raise
 
     def _try_to_write(self, job: IngestJob) -> EngineOutput:
-        # A new folder: an engine that was lost may still write to the old one.
+        # Each attempt has a new folder, because an engine that lost its connection may still write
+        # to the old one.
         spec, ports = self._spec, self._ports
         # Engines create the folders that they write to, even below an unmounted mount point.
         ports.store.probe()
@@ -325,8 +329,8 @@ class IngestTask:
         if by_segment:
             self._locks.check_count(len(intervals))
         else:
-            # Allocation is repeated without a limit, locking only for taskLockTimeout: the owner of
-            # a conflicting lock may wait for the slot that this task uses.
+            # Allocation is retried without a limit, but locking only until taskLockTimeout, because
+            # the owner of a conflicting lock may wait for the slot that this task occupies.
             self._locks.lock(intervals)
         action = SegmentAllocate(self._spec.id, intervals, by_segment=by_segment)
         places = self._retries.perform("allocating segment ids", action)
@@ -342,7 +346,7 @@ class IngestTask:
         )
 
     def _empty_chunks(self, job: IngestJob, written: EngineOutput) -> list[Interval]:
-        """Return the time chunks of the intervals that have visible rows, but no new ones."""
+        """Return the time chunks of the job that have visible rows and get no new ones."""
         shown = [
             one.interval for one in self._task_input.visible(self._spec.datasource, job.intervals)
         ]
@@ -363,7 +367,8 @@ class IngestTask:
         outcome = self._retries.perform("publishing", action)
         if outcome.ok or outcome.already_published:
             return
-        # The janitor deletes the files, as a peon that dies here may succeed when it repeats this.
+        # The files are left to the janitor: if this peon dies here, its successor may repeat the
+        # publish and succeed.
         raise Conflict(f"the segments of the task were not published: {outcome.reason}")
 
 
@@ -380,7 +385,7 @@ _EMPTIED_SHOWN_MAX = 100
 
 
 class TaskProgress:
-    """The progress of a task. Any thread."""
+    """Progress of a task; used by any thread."""
 
     def __init__(self) -> None:
         self._state = IngestionState.NOT_STARTED
@@ -411,7 +416,8 @@ class TaskProgress:
 
         Args:
             segments: Number of published segments, including tombstones.
-            emptied: Intervals whose segments were replaced by nothing, in order and disjoint.
+            emptied: Intervals whose segments are hidden and have no new rows, in order and
+                disjoint.
         """
         self._segments = segments
         self._emptied = tuple(emptied)
@@ -429,7 +435,7 @@ class TaskProgress:
         self._error = reason
 
     def report(self, wait: DependencyWait | None = None) -> IngestionReport:
-        """Return everything in the form of every task's report, with a wait if there is one."""
+        """Return the report, with the current wait if there is one."""
         counts = self._counts
         samples: list[JsonValue] = [
             {"place": one.place, "input": one.row, "details": [one.reason]} for one in self._samples

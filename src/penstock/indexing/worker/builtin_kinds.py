@@ -1,4 +1,4 @@
-"""The kinds of task that do not use the batch engine: streaming, and one that only sleeps."""
+"""Task kinds that do not use the batch engine: streaming, and noop, which only sleeps."""
 
 from __future__ import annotations
 
@@ -54,11 +54,15 @@ class StreamingPeonTask:
         self.control.stop()
 
     def report(self) -> IngestionReport:
-        """Return the counts of rows."""
+        """Return row counts, samples of unparseable rows, and averages."""
         averages: dict[str, JsonValue] = {}
         try:
             report = self.control.report().result(_REPORT_WAIT_S)
-        except (Closed, CancelledError, TimeoutError):  # before its loop, or after it
+        except (
+            Closed,
+            CancelledError,
+            TimeoutError,
+        ):  # its loop has not started, or has ended
             counts = self._last_counts
             saved = self.control.unparseable
         else:
@@ -79,11 +83,11 @@ class StreamingPeonTask:
 def streaming_kind(
     make_ports: Callable[[StreamTaskSpec], TaskPorts], options: TaskOptions | None = None
 ) -> TaskKind:
-    """Return the kind of streaming tasks.
+    """Return the `TaskKind` of streaming tasks.
 
     Args:
         make_ports: Creates the ports of a task.
-        options: The options of tasks.
+        options: Options of every task; None means the defaults.
     """
 
     def make(spec: TaskSpec, folder: TaskFolder) -> StreamingPeonTask:
@@ -129,7 +133,7 @@ class NoopTask:
 
 
 def noop_kind(clock: Clock) -> TaskKind:
-    """Return the kind of tasks that only sleep."""
+    """Return the `TaskKind` of noop tasks."""
 
     def make(spec: TaskSpec, _folder: TaskFolder) -> NoopTask:
         if not isinstance(spec, NoopTaskSpec):

@@ -1,6 +1,6 @@
 """Control API of a peon: the state of its task, and control of a streaming task.
 
-Owns paths and formats; the task belongs to `penstock.indexing`, behind its mailbox. Below
+Owns URL paths and formats; the task is in `penstock.indexing`, called through its mailbox. Below
 `/druid/worker/v1/chat/{task id}`:
 
     of every task                                of a streaming task
@@ -41,11 +41,11 @@ from penstock.services.api.process_clients import PAUSE_ANSWER_S, offsets_of, re
 
 
 class TaskControl(Protocol):
-    """The part of a streaming task that this API uses: mail, answered by a future."""
+    """Methods of a streaming task that this API calls; each sends mail and returns a future."""
 
     @property
     def started_ms(self) -> int:
-        """Return since when its process runs it."""
+        """Return the time at which the process started the task, in epoch ms."""
         ...
 
     def report(self) -> Future[TaskReport]:
@@ -69,10 +69,10 @@ class PeonRoutes:
     """The routes of a peon.
 
     Args:
-        task_id: Its task.
+        task_id: Id of the task.
         task: The task.
-        stop: Ends the process cleanly.
-        control: The task, if it is a streaming one.
+        stop: Shuts the process down cleanly.
+        control: The streaming task; None for a batch task.
         context: The task's context.
     """
 
@@ -128,13 +128,13 @@ class PeonRoutes:
         return JsonResponse({"totals": dict(report.row_stats), "movingAverages": averages})
 
     def unparseable_events(self, request: Request) -> Response:
-        """Return samples of rows that could not be read."""
+        """Return samples of rows that could not be parsed."""
         self._check(request)
         report = self._task.report()
         return JsonResponse({phase: list(rows) for phase, rows in report.unparseable.items()})
 
     def stop(self, request: Request) -> Response:
-        """End the process in order."""
+        """Shut the process down cleanly."""
         self._check(request)
         self._stop()
         return JsonResponse({})
@@ -165,14 +165,15 @@ class _Control:
         return show
 
     def started(self, request: Request) -> Response:
-        """Return since when the process runs the task."""
+        """Return the start time of the task."""
         self._check(request)
         return JsonResponse(format_time(self._task.started_ms))
 
     def pause(self, request: Request) -> Response:
-        """Pause the task; 409 if it only publishes.
+        """Pause the task and return its offsets.
 
-        After two seconds 202, with text instead of offsets: the task will pause; try again.
+        Answers 409 if it only publishes, and 202 with a text if it has not paused within two
+        seconds: try again.
         """
         self._check(request)
         paused = self._task.pause()

@@ -66,7 +66,7 @@ def _resolve(config: Path | None, given: Mapping[str, str | None]) -> PenstockOp
 
 
 def _refuse_addresses(command: str) -> None:
-    """Refuse the options that name a running server to a command that starts one."""
+    """Refuse options that address a running server in commands that start one."""
     for option, value, instead in (
         ("--url", CLI.url, "--http"),
         ("--broker-url", CLI.broker_url, "--broker-http"),
@@ -78,7 +78,7 @@ def _refuse_addresses(command: str) -> None:
             )
 
 
-# Only `penstock up` starts a Spark.
+# Options of `penstock up` only, because only it starts Spark.
 OF_LOCAL_SPARK = (
     "spark_master",
     "spark_secret_file",
@@ -137,7 +137,7 @@ def status(as_json: Json = False) -> None:
     try:
         api = CLI.api()
     except NotReachable:
-        # It may run without being ready: the launcher records what it waits for.
+        # The server may still be starting: the launcher records what it waits for.
         starting = DataFolder(CLI.options().data_dir).launcher_record()
         if not starting:
             raise
@@ -161,7 +161,7 @@ def status(as_json: Json = False) -> None:
 
 
 def _show_start(children: Mapping[str, Mapping[str, object]], *, as_json: bool) -> None:
-    """Show the start of a launcher's processes that are not ready yet."""
+    """Show the child processes of a server that is starting."""
     if as_json:
         print_json({"ready": False, "children": children})
         return
@@ -234,8 +234,8 @@ def demo(
         write_files(files)
         echo(f"a CSV file for each month, and airlines.csv, are in {files}")
         return
-    # `timeout` and CI send it; the demo's Penstock runs in its own session and would be left
-    # behind.
+    # `timeout` and CI send SIGTERM; the demo's server has its own session and would otherwise keep
+    # running.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     ok = run_demo(DemoOptions(folder=folder, kills=kills if chaos else 0, seed=seed))
     if not ok:

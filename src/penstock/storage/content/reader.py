@@ -1,10 +1,10 @@
-"""Reading content: shared open files, a bounded seekable reader, and reads of a whole claim.
+"""Content readers: shared open files, a bounded seekable reader, and reads of a whole claim.
 
 Owns: the files open for reading, and the limits of a read. Does not own: the set of files.
 
 Invariants:
 
-- A reader sees only the bytes of its part of the claim, however the file grows.
+- A reader sees only the bytes of its part of the claim, even if the file grows.
 - The number of open files without a reader is limited.
 - The checksum of a claim that is read from start to end is verified.
 """
@@ -42,8 +42,8 @@ class _Shared:
 class ReadFiles:
     """The files open for reading, each once.
 
-    Its mutex guards the table for a few lines: readers are on many threads, and a mail per read
-    would cost more than the read.
+    Its mutex guards the table for a few statements. Readers run on many threads, and a mail per
+    read would cost more than the read.
     """
 
     def __init__(self, fs: FileSystem, folder: str, idle_max: int) -> None:
@@ -55,7 +55,7 @@ class ReadFiles:
         self._files: OrderedDict[ResourceClaim, _Shared] = OrderedDict()
 
     def borrow(self, resource: ResourceClaim) -> ReadFile:
-        """Return an open file; the caller must give it back.
+        """Return an open file; the caller must release it.
 
         Raises:
             NotFound: It does not exist.
@@ -71,7 +71,7 @@ class ReadFiles:
             return shared.file
 
     def release(self, resource: ResourceClaim, file: ReadFile) -> None:
-        """Give a file back, so that it may be closed."""
+        """Release a file that `borrow` returned, so that it may be closed."""
         with self._mutex:
             shared = self._files.get(resource)
             if shared is None or shared.file is not file:
@@ -91,7 +91,7 @@ class ReadFiles:
         """Close the files without readers."""
         with self._mutex:
             idle = [one for one, shared in self._files.items() if not shared.readers]
-            with ExitStack() as closing:  # an error at one leaves no other open
+            with ExitStack() as closing:  # an error while closing one file leaves no other open
                 for resource in idle:
                     closing.callback(self._files.pop(resource).file.close)
 
@@ -114,10 +114,10 @@ class ReadFiles:
 
 
 def check_part(claim: ContentClaim, offset: int, length: int | None) -> int:
-    """Return the length of a part of a claim; the length None means up to its end.
+    """Return the length of a part; None means up to the end of the claim.
 
     Raises:
-        InvalidRequest: It is not in the claim.
+        InvalidRequest: The part exceeds the claim.
     """
     wanted = claim.length - offset if length is None else length
     if offset < 0 or wanted < 0 or offset + wanted > claim.length:
@@ -204,7 +204,7 @@ class ContentReader(io.RawIOBase):
         """Read up to the size of a buffer; return 0 at the end.
 
         Raises:
-            CorruptData: The file ends before the claim, or the whole has another checksum.
+            CorruptData: The file ends before the claim, or the claim does not match its checksum.
             Unavailable: It cannot be read now.
         """
         view = memoryview(buffer).cast("B")
@@ -281,7 +281,7 @@ def read_claim(
     finally:
         files.release(claim.resource, file)
     if len(data) < length:
-        # A read may be short (over 2 GiB, a signal), so this is not damage yet.
+        # A read may return fewer bytes (over 2 GiB, a signal), so this is not damage yet.
         with ContentReader(files, folder, claim, offset, length) as reader:
             return reader.read()
     whole = length == claim.length and claim.checksum != UNKNOWN_CHECKSUM

@@ -1,9 +1,10 @@
-"""The used segments as a whole: their sums, their changes, and all of them part by part.
+"""Overview of all used segments: totals, changes, and payloads in batches.
 
-For callers that read everything and must not hold all of it: time is cut into stretches of a few
-thousand segments, whose payloads are returned one stretch at a time, as text. Invariants: an
-overview is of one instant; no segment crosses the end of a stretch, unless it crosses the end of
-the requested interval.
+For callers that read all segments but must not hold them all in memory: time is divided into
+ranges of a few thousand segments, and the payloads of one range are returned at a time, as text.
+
+Invariants: an overview shows one instant; no segment crosses the end of a range, unless it crosses
+the end of the requested interval.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _HALF: Final = re.compile("[\ud800-\udfff]")
 
 
 class SegmentOverviews:
-    """Reads of the segments table."""
+    """Provides overviews, each from one read transaction of the metadata store."""
 
     def __init__(self, database: Transactions) -> None:
         self._database = database
@@ -52,7 +53,7 @@ class SegmentOverviews:
         """Call a function with an overview, which is valid until it returns; return its result.
 
         Args:
-            work: Changes nothing, because it may be called again after a conflict.
+            work: Must not change anything, because it may be called again after a conflict.
         """
         return self._database.read(lambda connection: work(SegmentOverview(connection)))
 
@@ -160,7 +161,7 @@ class SegmentOverview:
 
         Args:
             datasource: The datasource.
-            within: Only of intervals within it.
+            within: Only intervals within this one.
         """
         table = schema.segments
         times = (table.c.start_ms, table.c.end_ms)
@@ -188,7 +189,8 @@ class SegmentOverview:
     def changes(self, datasource: str, after: int) -> SegmentChanges:
         """Return the intervals in which segments were added, removed or changed since a revision.
 
-        Segments that were removed and killed since are only visible in the number of used ones.
+        A segment that was removed and then deleted since then shows only in the number of used
+        segments.
         """
         table = schema.segments
         times = {time for name, time, _ in self._changed(after) if name == datasource}
@@ -210,14 +212,14 @@ class SegmentOverview:
         """Yield datasource, interval and use of each row that changed since a revision."""
         table = schema.segments
         columns = (table.c.datasource, table.c.start_ms, table.c.end_ms, table.c.used)
-        # No other condition: a database that prefers its index would read all rows.
+        # No other condition, because a database might use that condition's index and read all rows.
         query = select(*columns).where(table.c.changed_revision > after)
         found = self._connection.execute(query.execution_options(yield_per=_ROWS_AT_ONCE))
         for datasource, start_ms, end_ms, used in found:
             yield datasource, (start_ms, end_ms), used
 
     def extent(self, datasource: str, interval: Interval) -> Interval:
-        """Return the interval, widened by the used segments that overlap it."""
+        """Return the interval, extended to include the used segments that overlap it."""
         table = schema.segments
         query = select(func.min(table.c.start_ms), func.max(table.c.end_ms)).where(
             table.c.used, *overlapping(self._connection, datasource, interval)
@@ -230,14 +232,14 @@ class SegmentOverview:
     def time_ranges(
         self, datasource: str, within: Interval | None = None, *, may_be_hidden: bool = False
     ) -> list[IntervalCount]:
-        """Return the stretches of time with used segments, in order, without reading payloads.
+        """Return the time ranges of used segments, in order, without reading payloads.
 
-        A stretch has at most `RANGE_SEGMENTS`, unless more segments overlap each other.
+        A range has at most `RANGE_SEGMENTS`, unless more segments overlap each other.
 
         Args:
             datasource: The datasource.
             within: Only segments that overlap it; None means all.
-            may_be_hidden: Only stretches with segments that others may hide.
+            may_be_hidden: Only ranges with segments that others may hide.
         """
         table = schema.segments
         conditions = [table.c.used, table.c.datasource == datasource]
@@ -286,7 +288,10 @@ def _used(datasource: str, within: Interval | None) -> list[ColumnElement[bool]]
 def _overlapping_groups(
     connection: Connection, conditions: list[ColumnElement[bool]]
 ) -> Iterator[tuple[IntervalCount, bool]]:
-    """Yield the longest intervals without a gap between segments, and whether some may hide."""
+    """Yield the interval and count of each group of overlapping segments.
+
+    Also yields whether some segments of the group may be hidden.
+    """
     table = schema.segments
     query = (
         select(
@@ -318,7 +323,11 @@ def _overlapping_groups(
 def _joined(
     groups: Iterable[tuple[IntervalCount, bool]], *, may_be_hidden: bool
 ) -> list[IntervalCount]:
-    """Merge adjacent stretches while together they have few segments."""
+    """Merge neighbouring ranges while they have at most `RANGE_SEGMENTS` segments together.
+
+    With `may_be_hidden`, groups whose segments are all visible are left out, unless they are
+    between two groups that are merged.
+    """
     made: list[IntervalCount] = []
     between = 0
     for group, group_may_be_hidden in groups:

@@ -1,7 +1,7 @@
-"""SplitRecord: splits a FlowFile with many records into several with few.
+"""SplitRecord: splits a FlowFile with many records into FlowFiles with fewer records each.
 
-Owns where to split. JSON lines are split without copying: each part refers to a part of the same
-content.
+Owns the choice of split points. JSON lines are split without copying: each FlowFile refers to a
+range of the original content.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def _positive(number: int) -> None:
 class SplitRecord(RecordProcessor):
     """Splits FlowFiles into parts with a maximum number of records.
 
-    JSON lines that stay JSON lines, without a schema, are split at their line breaks without
-    parsing: no content is copied.
+    If input and output are JSON lines and no schema is set, content is split at line breaks,
+    without parsing or copying.
     """
 
     input = InputRequirement.REQUIRED
