@@ -79,7 +79,7 @@ def test_a_message_that_no_topic_takes_is_left_out_and_said(write, broker):
 def test_a_file_that_is_damaged_is_named(write, broker, tmp_path):
     path = write("a", (0, 1))
     (tmp_path / "a").write_bytes(b'{"partition": 0, "off')
-    with pytest.raises(CorruptData, match="not a line of a bad message") as caught:
+    with pytest.raises(CorruptData, match="a line is not a dead letter") as caught:
         sender(broker).send([path], {})
     assert path in str(caught.value)
 

@@ -272,7 +272,7 @@ def test_who_moves_offsets_to_what_was_not_seen_yet_may_do_so_a_moment_later(mak
     until(sim, lambda: sim.visible() == sim.good)
     feed(sim, 6)
     desk = sim.overlord.supervisor_service
-    with pytest.raises(InvalidRequest, match="holds offsets 0 to 3, so it cannot continue at 6"):
+    with pytest.raises(InvalidRequest, match="offsets 0 to 3, so reading cannot continue at 6"):
         ask(sim, desk.reset("flights", {0: 6}))
     sim.run(3)
     ask(sim, desk.reset("flights", {0: 6}))

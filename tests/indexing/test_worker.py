@@ -383,7 +383,7 @@ def test_a_task_that_grows_too_large_is_ended(tmp_path):
     world.settle(30)
     told = {task.id: task for task in world.worker.report().tasks}
     assert told["b"].state is TaskState.RUNNING
-    assert "more than the limit of 1000000 bytes" in told["a"].error
+    assert "more than the limit of 1,000,000 bytes" in told["a"].error
 
 
 class Fleeting(OsFileSystem):
@@ -402,7 +402,7 @@ def test_a_task_whose_files_come_and_go_is_measured(tmp_path):
     (world.folder / "a" / "large").write_bytes(bytes(1_001))
     world.settle(30)
     assert (
-        "more than the limit of 1000" in {t.id: t for t in world.worker.report().tasks}["a"].error
+        "more than the limit of 1,000 " in {t.id: t for t in world.worker.report().tasks}["a"].error
     )
 
 

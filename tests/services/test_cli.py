@@ -855,7 +855,7 @@ def test_doctor_finds_what_is_wrong(
     server.answers["/status"] = (200, {"ready": False, "reasons": reasons})
     assert run(["doctor", "--json", "--data-dir", str(tmp_path)]) == exit_codes.FAILED
     found = {one["subject"]: one for one in json.loads(capsys.readouterr().out)}
-    assert found["server"]["text"] == f"running at {server.url}, and not ready: {reasons[0]}"
+    assert found["server"]["text"] == f"running at {server.url}, but not ready: {reasons[0]}"
     server.answers["/status"] = (200, {"ready": True})
     run(["doctor", "--json", "--data-dir", str(tmp_path)])
     found = {one["subject"]: one for one in json.loads(capsys.readouterr().out)}

@@ -70,7 +70,7 @@ def test_a_command_during_a_start_names_the_processes_that_are_not_ready(
     waits = "waits for Spark since 2026-11-28T20:29:44.126Z, 4 tries: try again in a moment"
     children = {
         "broker": {"pid": 1, "ready": True, "waits": ""},
-        "spark": {"pid": 2, "ready": False, "waits": "is starting for 13 s"},
+        "spark": {"pid": 2, "ready": False, "waits": "has been starting for 13 s"},
         "worker": {"pid": 3, "ready": False, "waits": waits},
     }
     (tmp_path / "run" / "children.json").write_text(json.dumps(children))

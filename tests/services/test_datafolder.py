@@ -103,7 +103,7 @@ def test_a_format_that_was_never_written_is_not_called_newer(tmp_path: Path, num
 def test_a_folder_of_ours_without_its_format_is_said_to_be_ours(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
     (tmp_path / "log").mkdir()
-    with pytest.raises(InvalidRequest, match=rf"files of a Penstock \(.*{name}.*penstock restore"):
+    with pytest.raises(InvalidRequest, match=rf"files of Penstock \(.*{name}.*penstock restore"):
         DataFolder(tmp_path).prepare()
     (tmp_path / "diary.txt").touch()
     with pytest.raises(InvalidRequest, match=r"not Penstock's \(diary\.txt"):

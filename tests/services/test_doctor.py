@@ -112,7 +112,7 @@ def test_doctor_makes_the_class_archive_for_which_no_stop_waits(
     found = doctor.examine(options, environment, SystemClock())
     start = next(one for one in found if one.subject == "Spark starts")
     assert made == [tmp_path / "penstock"]
-    assert start.text.endswith("its class archive was made, so later starts take half the time")
+    assert start.text.endswith("its class archive was created, so later starts take half the time")
 
     def fail(*_: object) -> bool:
         raise Unavailable("Spark did not write its class archive: free some space")

@@ -344,7 +344,7 @@ def test_a_lack_of_descriptors_at_a_restart_ends_no_other_child(
     rig.on_ready, rig.on_line = on_ready, on_line
     rig.launcher.run()
     assert before["b"] == after["b"]
-    assert rig.lines[1].startswith("a cannot be started: no pipe can be opened (Too many open fi")
+    assert rig.lines[1].startswith("a cannot be started: cannot open a pipe (Too many open fi")
 
 
 def test_a_lack_of_descriptors_at_the_first_start_ends_it_with_the_reason(tmp_path: Path) -> None:
@@ -352,7 +352,7 @@ def test_a_lack_of_descriptors_at_the_first_start_ends_it_with_the_reason(tmp_pa
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     rig = Rig(tmp_path, [plan("a", READY_AND_WAIT), ChildPlan("b", lack)])
-    with pytest.raises(Unavailable, match=r"its start failed: .*Too many open files"):
+    with pytest.raises(Unavailable, match=r"could not be created: .*Too many open files"):
         rig.launcher.run()
     assert rig.lines == ["stopping"]
 

@@ -82,7 +82,7 @@ def examine(
     except PenstockError as error:
         text, _, remedy = str(error).rpartition(": ")
         unreadable.append(Finding("server", DoctorVerdict.FAILED, text, remedy))
-    # A broker on its own keeps topics and needs no metadata.
+    # A broker that runs alone stores topics and needs no metadata.
     is_broker_alone = running is not None and "http" not in running
     needs_metadata = options.metadata_url is None and not is_broker_alone
     checks: list[Callable[[], Finding]] = [
@@ -125,14 +125,14 @@ def _server(url: str, token: str | None) -> Finding:
         return Finding(
             "server", DoctorVerdict.FAILED, text, "read log/router.log and log/router.out"
         )
-    text = f"running at {url}; ports not tried"
+    text = f"running at {url}; the ports were not checked"
     if part(answer, "ready") is not False:
         return Finding("server", DoctorVerdict.OK, text)
     reasons = part(answer, "reasons")
     listed = "; ".join(map(str, reasons)) if isinstance(reasons, list) else ""
-    remedy = "make the named parts available; Penstock tries again by itself"
+    remedy = "make the named dependencies available; Penstock retries by itself"
     return Finding(
-        "server", DoctorVerdict.FAILED, f"running at {url}, and not ready: {listed}", remedy
+        "server", DoctorVerdict.FAILED, f"running at {url}, but not ready: {listed}", remedy
     )
 
 
@@ -165,13 +165,16 @@ def _start_of_spark(
     """Start Spark as `penstock up` does, in a temporary folder next to the data folder.
 
     The class archive, which halves the time of later starts, is created here if it is missing.
-    Created at a stop of Penstock, it would make the user wait.
+    If Penstock created it when it stops, the user would have to wait.
     """
     subject = "Spark starts"
     if not all(finding.passes for finding in before):
         text = "not tried, because another check failed"
         return Finding(
-            subject, DoctorVerdict.WARNING, text, "fix that first, and repeat this command"
+            subject,
+            DoctorVerdict.WARNING,
+            text,
+            "fix the failed check, then run this command again",
         )
     # Imported here, because a remote Spark needs none of this.
     from penstock.spark.connect.server import SparkServer, prepare_spark  # noqa: PLC0415
@@ -196,9 +199,9 @@ def _start_of_spark(
     text = f"after {clock.monotonic_s() - began_s:.1f} s"
     try:
         if prepare_spark(spark_cache_folder(environment), environment, clock):
-            text += "; its class archive was made, so later starts take half the time"
+            text += "; its class archive was created, so later starts take half the time"
     except (PenstockError, OSError) as error:
-        text += f"; later starts take as long, because no class archive can be made: {error}"
+        text += f"; later starts take as long, because its class archive cannot be created: {error}"
     return Finding(subject, DoctorVerdict.OK, text)
 
 
@@ -232,7 +235,7 @@ def _arrow() -> Finding:
     if missing:
         names = ", ".join(missing)
         return Finding(
-            "packages", DoctorVerdict.FAILED, f"{names} missing", "pip install penstock-io"
+            "packages", DoctorVerdict.FAILED, f"not installed: {names}", "pip install penstock-io"
         )
     if (_version("pandas") or "").startswith("3"):
         return Finding(
@@ -272,7 +275,8 @@ def _queries(options: PenstockOptions, total_bytes: int | None) -> Finding:
     found = query_spark(options, total_bytes)
     if found.is_warning:
         remedy = (
-            "lower --spark-memory, give --query-memory 1g anyway, or trust all users of queries"
+            "lower --spark-memory, or set --query-memory 1g anyway; otherwise a query can end the"
+            " Spark of the tasks"
         )
         return Finding("queries", DoctorVerdict.WARNING, found.reason, remedy)
     return Finding("queries", DoctorVerdict.OK, found.reason)
@@ -296,7 +300,7 @@ def _data_folder(options: PenstockOptions, *, needs_metadata: bool) -> Finding:
         if needs_metadata:
             folder.require_metadata()
     except PenstockError as error:
-        refused = "follow that advice: penstock up does not start in the folder as it is"
+        refused = "do what the message says: penstock up refuses the folder until then"
         return Finding(subject, DoctorVerdict.FAILED, str(error), refused)
     try:
         # Write a file, because permission bits do not show a read-only mount.
@@ -308,7 +312,9 @@ def _data_folder(options: PenstockOptions, *, needs_metadata: bool) -> Finding:
     if not path.exists():
         return Finding(subject, DoctorVerdict.OK, f"{path} will be created")
     if not (path / FORMAT_FILE).exists():
-        return Finding(subject, DoctorVerdict.OK, f"{path} is empty, and will be a data folder")
+        return Finding(
+            subject, DoctorVerdict.OK, f"{path} is empty; penstock up will make it a data folder"
+        )
     return Finding(subject, DoctorVerdict.OK, f"{path}, format {FORMAT}")
 
 
@@ -325,7 +331,7 @@ def _disk(options: PenstockOptions) -> Finding:
             "disk",
             DoctorVerdict.WARNING,
             f"{text}; publishing stops when the disk is nearly full",
-            "free some space, or move the data folder with --data-dir",
+            "free disk space, or use a data folder on another disk with --data-dir",
         )
     return Finding("disk", DoctorVerdict.OK, text)
 
@@ -337,7 +343,7 @@ def _time(clock: Clock) -> Finding:
         return Finding(
             "time",
             DoctorVerdict.FAILED,
-            f"the clock shows {text}, before this release was made",
+            f"the clock shows {text}, which is before the release of this version",
             "set the clock: timedatectl set-ntp true",
         )
     return Finding("time", DoctorVerdict.OK, text)

@@ -118,7 +118,7 @@ def rewrites_of(
     """
     pieces = sorted(found, key=lambda one: one.segment.id)
     if cut := next((one for one in pieces if one.interval != one.segment.interval), None):
-        return f"only a part of segment {cut.segment.id} is visible, or requested"
+        return f"only a part of segment {cut.segment.id} is visible or requested"
     chunks = {one.segment.interval for one in pieces}
     if granularity is None:
         if len({Granularity.of_bucket(chunk) for chunk in chunks}) > 1:
@@ -191,14 +191,16 @@ def acquire(
             break
         if ports.clock.monotonic_s() >= until_s:
             raise Conflict(
-                f"could not acquire its locks within taskLockTimeout ({timeout_ms} ms):"
-                f" {'; '.join(answer.refused)}"
+                "the task could not acquire its locks within taskLockTimeout"
+                f" ({timeout_ms} ms): {'; '.join(answer.refused)}. Submit it again when the"
+                " conflicting tasks have ended, or increase taskLockTimeout in its context"
             )
         retries.pause(_RETRY_PAUSE_MS)
     for lock in answer.locks:
         if lock.revoked:
             raise LockRevoked(
-                f"a task of higher priority revoked its lock on {lock.interval}: submit it again"
+                f"a task of higher priority revoked the task's lock on {lock.interval}: submit the"
+                " task again"
             )
     return HeldLocks(tuple(sorted(answer.locks, key=lambda one: one.interval)))
 
@@ -228,7 +230,7 @@ _LISTINGS_MAX: Final = 5
 
 
 class IngestSpec(Protocol):
-    """The parts of the spec of a task that writes segments that decide about its locks."""
+    """Fields of the spec of a segment-writing task that determine its locks."""
 
     @property
     def id(self) -> str:
@@ -312,7 +314,7 @@ class BatchTaskLocks:
         return [lock.type for lock in self._held()]
 
     def check_count(self, more: int) -> None:
-        """Check that the task may have this many locks besides those on segments that it rewrites.
+        """Check that the task may hold this many locks in addition to those of its rewrites.
 
         Raises:
             InvalidRequest: The number exceeds the maximum.
@@ -322,7 +324,7 @@ class BatchTaskLocks:
         if most is not None and locks > most:
             raise InvalidRequest(
                 f"the rows are in intervals that need {locks} locks, more than"
-                f" maxAllowedLockCount {most}: raise it, or ingest fewer time chunks at once",
+                f" maxAllowedLockCount {most}: increase it, or ingest fewer time chunks at once",
                 place="tuningConfig.maxAllowedLockCount",
             )
 
@@ -350,7 +352,7 @@ class BatchTaskLocks:
         )
 
     def cover(self, intervals: Sequence[Interval]) -> None:
-        """Lock the segments, if the task may, or the time chunks that it replaces unread.
+        """Lock what the task replaces without reading it: segments if possible, else time chunks.
 
         Raises:
             PenstockError: As `lock`.
@@ -411,7 +413,7 @@ class BatchTaskLocks:
         """
         wanted = tuple(condensed(intervals))
         if any(lock.partition_number is None for lock in self._held()):
-            # Locks of an earlier peon. They would conflict with the requested ones.
+            # Locks of an earlier peon, which would conflict with locks on segments.
             self._fall_back("it did so before")
             return False
         tries = 0
@@ -427,7 +429,7 @@ class BatchTaskLocks:
             self._acquire(LockTryAcquire((), segments=segments))
             locked = {one.segment.id for one in shown}
             now = {one.segment.id for one in self._visible_of(wanted, named)}
-            # Segments appended meanwhile are replaced, too, up to a limit of attempts.
+            # Segments appended meanwhile are also replaced, up to a limit of attempts.
             if now == locked or (locked <= now and tries >= _LISTINGS_MAX):
                 self._rewrites |= {rewrite.interval: rewrite for rewrite in found}
                 return True

@@ -216,7 +216,8 @@ class SegmentAllocator:
         raise PlaceWithheld(
             f"task {task.id}: no segment can be added to time chunk {full} now: other tasks have"
             f" allocated segments of another granularity there ({self._holders(task, full)}), or"
-            " its core partitions are unknown. The task retries; if this lasts, compact the chunk"
+            " its core partitions are unknown. The task retries; if this continues, compact the"
+            " time chunk"
         )
 
     def _holders(self, task: TaskSpec, chunk: Interval) -> str:
@@ -306,7 +307,7 @@ class SegmentAllocator:
         ]
 
     def _makes_room(self, task: TaskSpec, refused: Sequence[Interval]) -> bool:
-        """Release the task's own conflicting locks, if no other task has one.
+        """Release the task's own conflicting locks if no other task has one; return whether it did.
 
         A larger lock also covers segments to be published under the locks inside it. A batch task
         requests all its ids at once, so it has no id yet under a lock that crosses a chunk's end.
@@ -376,7 +377,7 @@ class SegmentAllocator:
         round_.add_done_callback(partial(self._round_ended, datasource))
 
     def _round_ended(self, datasource: str, round_: Future[None]) -> None:
-        error = Closed("the overlord ends") if round_.cancelled() else round_.exception()
+        error = Closed("the overlord is stopping") if round_.cancelled() else round_.exception()
         if error is not None:  # The round could not begin, or could not take the inbox.
             self._refuse_waiting(datasource, error)
 
@@ -385,7 +386,7 @@ class SegmentAllocator:
         with self._mutex:
             allocations = self._inboxes.pop(datasource, [])
         if not isinstance(error, PenstockError):
-            text = f"segment ids of {datasource} could not be requested: try again ({error!r})"
+            text = f"segment ids of {datasource} could not be allocated ({error!r}): try again"
             error = Unavailable(text)
         _fail_unanswered(allocations, error)
 
@@ -399,7 +400,7 @@ class SegmentAllocator:
                 batch = allocations[begin : begin + _ALLOCATIONS_PER_TRANSACTION]
                 try:
                     self._serve_batch(batch)
-                except BaseException as error:  # noqa: BLE001 - callers must get bugs, too
+                except BaseException as error:  # noqa: BLE001 - callers must receive every error
                     _fail_unanswered(batch, error)
         except BaseException as error:  # noqa: BLE001 - the same
             _fail_unanswered(allocations, error)
@@ -430,7 +431,7 @@ class SegmentAllocator:
 
 
 def _fail_unanswered(allocations: Iterable[_WaitingAllocation], error: BaseException) -> None:
-    """Fail the requests that have no answer, with bugs, too."""
+    """Fail all requests that have no answer, even if failing one of them raises."""
     waiting = iter(allocations)
     for allocation in waiting:
         try:
@@ -461,8 +462,8 @@ def _version(task: TaskSpec, outcome: LockOutcome) -> str:
             return outcome.lock.version
         case Revoked():
             raise LockRevoked(
-                f"the {outcome.lock} of task {task.id} was taken by a task of higher priority:"
-                " abandon the task; the next one reads its unpublished rows again"
+                f"a task of higher priority revoked the {outcome.lock} of task {task.id}: abandon"
+                " the task; the next one reads its unpublished rows again"
             )
         case LockRefused():
             raise PlaceWithheld(f"task {task.id}: {outcome.text()}")

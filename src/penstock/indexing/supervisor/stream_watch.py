@@ -1,4 +1,4 @@
-"""A supervisor's stream: its records as last seen, and those that its source must keep.
+"""State of a supervisor's stream at the last poll, and which messages its source must keep.
 
 On the overlord's mailbox; the source is called on a lane, one poll at a time. The last seen state
 may be older than the offsets that a task has read, so messages count as missing only if
@@ -26,8 +26,8 @@ class StreamWatch:
     """The stream of one supervisor.
 
     Args:
-        source: The stream.
-        hold_name: The name under which messages are held back.
+        source: Reads the stream.
+        hold_name: The name under which the source keeps messages.
         calls: Runs calls on lanes.
         lane: The lane of this stream.
     """
@@ -52,17 +52,17 @@ class StreamWatch:
 
     @property
     def available(self) -> Mapping[int, AvailableRange] | None:
-        """The readable offsets of each stream partition, None before the first poll."""
+        """The readable offsets of each stream partition; None before the first poll."""
         return None if self._seen is None else self._seen.partitions
 
     @property
     def skipped(self) -> Mapping[str, str]:
-        """The files of a folder that are not read, by path, and the reason of each."""
+        """The files of a folder that are not read: the reason of each, by path."""
         return {} if self._seen is None else self._seen.skipped
 
     @property
     def id(self) -> str:
-        """The id of the stream, empty if unknown."""
+        """The id of the stream; empty if unknown."""
         return "" if self._seen is None else self._seen.id
 
     @property
@@ -77,11 +77,11 @@ class StreamWatch:
         return bool(self._doubts)
 
     def note_loss(self) -> None:
-        """A task was lost that may have read more than was seen."""
+        """Record the loss of a task, which may have read more than the last poll saw."""
         self._polls_at_loss = self._polls_begun
 
     def is_another(self, topic_id: str) -> bool:
-        """Return whether another stream than the one with that id now has the name."""
+        """Return whether the name now belongs to a stream with a different id."""
         return self._seen is not None and self._seen.is_another(topic_id)
 
     def unread(self, committed: Offsets) -> int:
@@ -138,10 +138,10 @@ class StreamWatch:
         self._calls.call(f"{self._lane}-times", lambda: source.spans_ms(ranges), done, failed)
 
     def confirmed_missing(self, lacking: Iterable[Hashable]) -> set[Hashable]:
-        """Return the members of `lacking` that are certainly missing, over three polls.
+        """Return the members of `lacking` that three polls have reported as missing.
 
-        The poll that first missed them, and one that was running then, may have started before
-        messages arrived that a task has read since.
+        One poll does not suffice: the poll that first missed them, and one that was running then,
+        may have started before messages arrived that a task has read since.
         """
         self._doubts = {one: self._doubts.get(one, self._polls) for one in lacking}
         return {one for one, since in self._doubts.items() if self._polls >= since + 2}
@@ -156,11 +156,15 @@ class StreamWatch:
         for p, offset in offsets.items() if available is not None else ():
             found = (available or {}).get(p)
             if found is None:
-                raise InvalidRequest(f"topic {self._source.stream} has no stream partition {p}")
+                raise InvalidRequest(
+                    f"topic {self._source.stream} has no stream partition {p}: use one of"
+                    f" {', '.join(map(str, sorted(available or {})))}"
+                )
             if not found.earliest <= offset <= found.latest:
                 raise InvalidRequest(
                     f"topic {self._source.stream}: partition {p} holds offsets {found.earliest} to"
-                    f" {found.latest}, so it cannot continue at {offset}"
+                    f" {found.latest}, so reading cannot continue at {offset}: use an offset in"
+                    " this range"
                 )
 
     def hold(self, committed: Offsets, failed: Callable[[PenstockError], None]) -> None:

@@ -49,7 +49,7 @@ class DeadLetterSender:
         fs: The file system of the files.
         port: The broker.
         topic: The dead-letter topic.
-        producer: The name of the producer, the same after a restart; the stream partition is added.
+        producer: Name of the producer, the same after a restart; the stream partition is appended.
     """
 
     def __init__(self, fs: FileSystem, port: DeadLetterPort, topic: str, producer: str) -> None:
@@ -67,7 +67,7 @@ class DeadLetterSender:
 
         Raises:
             Unavailable: The broker does not answer: send the files again.
-            CorruptData: A file does not have the engine's format.
+            CorruptData: A file is not in the engine's format.
         """
         reached: dict[int, int] = {}
         letters = (
@@ -89,9 +89,10 @@ class DeadLetterSender:
 
 
 def in_reading_order(fs: FileSystem, paths: Iterable[str]) -> list[str]:
-    """Return the files by stream partition and offset of their first messages, without empty ones.
+    """Return the non-empty files in the order of their first messages.
 
-    The chunks of a partition must be sent with growing sequence numbers.
+    The order is by stream partition, then by offset, because the chunks of a partition must be sent
+    with increasing sequence numbers.
     """
     first: dict[str, tuple[int, int]] = {}
     for path in paths:
@@ -105,7 +106,7 @@ def read_letters(fs: FileSystem, path: str) -> Iterator[_Letter]:
     """Read a file of bad messages line by line, a window at a time.
 
     Raises:
-        CorruptData: A line does not have the engine's format.
+        CorruptData: A line is not in the engine's format.
     """
     file = fs.open_read(path)
     try:
@@ -127,11 +128,14 @@ def _letter(line: bytes, path: str, position: int) -> _Letter:
         value = orjson.loads(line)
         return _Letter(int(value["partition"]), int(value["offset"]), line)
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-        raise CorruptData(path, position, f"not a line of a bad message: {error!r}") from error
+        raise CorruptData(path, position, f"a line is not a dead letter: {error!r}") from error
 
 
 def _fit(letter: _Letter) -> bytes:
-    """Leave out the message of a letter that exceeds topic limits; its own topic still has it."""
+    """Return a dead letter without its message if it exceeds the broker's default limit.
+
+    The topic that the task reads still has the message.
+    """
     if len(letter.line) <= _MESSAGE_BYTES_MAX:
         return letter.line
     value = orjson.loads(letter.line)
@@ -172,7 +176,7 @@ class DeadLetterSends:
 
     @property
     def last_error(self) -> str:
-        """The last error, empty if none."""
+        """The last error; empty if the last call succeeded."""
         return self._call.last_error
 
     def advance(self) -> None:
@@ -192,7 +196,7 @@ class DeadLetterSends:
         oldest = state.commit.unsent()
         if oldest is None or self._context.spec.replicas == 1:
             return () if oldest is None else (oldest,)
-        # The oldest first, because it is published first.
+        # The oldest sequence, because it is published first.
         first = next(iter(state.sequences.items), None)
         if first is None or not first.is_read(state.commit.current):
             return ()

@@ -1,10 +1,10 @@
-"""Ended tasks: kept until the overlord knows, and their folders some time longer.
+"""Ended tasks: reported until the overlord has their results; their folders are kept longer.
 
 Belongs to the worker's mailbox thread. Owns the upload of the log of such a task, and the deletion
 of its folder: after `forget_delay_ms`, when queries no longer read its files, and after the upload
-has succeeded or was given up. A task with the same id takes over the folder of an earlier one. A
-folder that could not be deleted is tried again after `forget_delay_ms`, until it is deleted or
-belongs to a later task.
+has succeeded or failed `ship_tries_max` times. A task with the same id takes over the folder of an
+earlier one. If a folder cannot be deleted, the deletion is retried every `forget_delay_ms`, until
+it succeeds or the folder belongs to a later task.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_SHIP: Final = "keep the logs of tasks"
+_SHIP: Final = "upload the logs of tasks"
 _DELETE: Final = "delete the folders of tasks"
 
 
 class LogShipper(Protocol):
-    """Copies log and report of a task to where they can be read after its folder is deleted."""
+    """Copies log and report of a task to a store that keeps them after its folder is deleted."""
 
     def ship(self, task_id: str, folder: str) -> Future[None]:
-        """Copy log and report; the future completes afterwards. It may be repeated."""
+        """Copy log and report; the future completes afterwards. The call may be repeated."""
         ...
 
 
@@ -66,12 +66,12 @@ class EndedTasks:
 
     Args:
         processor: The worker's mailbox.
-        options: How long folders are kept, and how many times an upload is tried.
-        logs: Uploads the logs; None: they are deleted with their folder.
+        options: Determine how long folders are kept, and how many times an upload is tried.
+        logs: Uploads the logs; None if logs are deleted with their folder.
         calls: Runs the deletion of folders on a lane, because it may take long.
         folders: Deletes folders; on the lane.
-        running: The running tasks by id. The folder of an ended task with the id of one of them
-            belongs to that one, and is not deleted.
+        running: The running tasks by id. If a running task has the id of an ended one, the folder
+            belongs to the running task, and is not deleted.
         waits: Records logs that cannot be uploaded and folders that cannot be deleted.
     """
 
@@ -97,7 +97,8 @@ class EndedTasks:
         # The last forgotten task of each id. Its folder may be that of an earlier one, whose timer
         # then has nothing to delete.
         self._leaving: dict[str, _Ended] = {}
-        # Tasks whose folder is being deleted, by id; None: a task from before the worker's start.
+        # Tasks whose folder is being deleted, by id; None for a task that ended before the worker's
+        # start.
         self._deleting: dict[str, _Ended | None] = {}
 
     def keep(self, task_id: str, folder: TaskFolder, end: AttemptEnd) -> None:
@@ -110,7 +111,7 @@ class EndedTasks:
             )
 
     def status(self, task_id: str) -> WorkerTask | None:
-        """Return the result of a task, None if it is not kept."""
+        """Return the result of a task; None if it is not kept."""
         ended = self._tasks.get(task_id)
         return None if ended is None else ended.status()
 
@@ -119,7 +120,7 @@ class EndedTasks:
         return [ended.status() for ended in self._tasks.values()]
 
     def forget(self, task_id: str) -> bool:
-        """Stop reporting a task, and delete its folder later; false if it is not kept."""
+        """Stop reporting a task, and delete its folder later; return false if it is not kept."""
         ended = self._tasks.pop(task_id, None)
         if ended is not None:
             self._leaving[task_id] = ended
@@ -131,14 +132,14 @@ class EndedTasks:
         return task_id in self._deleting
 
     def require_no_deletion(self, task_id: str) -> None:
-        """Check that the folder of an id is not being deleted: a new task would lose its own.
+        """Check that the folder of an id is not being deleted, as a new task would lose its files.
 
         Raises:
             Unavailable: It is being deleted.
         """
         if self.is_deleting(task_id):
             raise Unavailable(
-                f"the folder of an earlier task {task_id} is being deleted: try again soon"
+                f"the folder of an earlier task {task_id} is being deleted: try again in a moment"
             )
 
     def begin_deletion(self, task_id: str) -> None:
@@ -180,11 +181,11 @@ class EndedTasks:
             self._delete_later(ended)
             return
         if not tries_left:
-            self._waits.ended(_SHIP)  # It is given up; another task's log may still be tried.
+            self._waits.ended(_SHIP)  # No further attempt for this log; others may follow.
         self.begin_deletion(ended.id)
 
         def failed(error: PenstockError) -> None:
-            _log.warning("the folder of task %s will be deleted later: %s", ended.id, error)
+            _log.warning("cannot delete the folder of task %s, will retry: %s", ended.id, error)
             self._waits.failed(_DELETE, error, dependency=Dependency.DISK)
             self.end_deletion(ended.id, whole=False)
 
@@ -203,16 +204,16 @@ class EndedTasks:
         def note(done: Future[None]) -> None:
             error = "cancelled" if done.cancelled() else done.exception()
             if error is not None:
-                _log.warning("the log of task %s is not in the log store: %s", ended.id, error)
+                _log.warning("cannot upload the log of task %s: %s", ended.id, error)
                 if isinstance(error, Unavailable):
                     self._waits.failed(_SHIP, error, dependency=Dependency.STORAGE)
                 return
             self._waits.ended(_SHIP)
-            self._processor.post(ended.mark_shipped, "the log of %s is kept", ended.id)
+            self._processor.post(ended.mark_shipped, "the log of %s is uploaded", ended.id)
 
         try:
             shipped = self._logs.ship(ended.id, ended.folder.path)
         except PenstockError as error:  # The lanes are closed: the next worker uploads it.
-            _log.warning("the log of task %s is not in the log store: %s", ended.id, error)
+            _log.warning("cannot upload the log of task %s: %s", ended.id, error)
             return
         shipped.add_done_callback(note)

@@ -48,7 +48,7 @@ class WorkerContext:
         launcher: Starts peons.
         processor: The worker's mailbox.
         clock: Time.
-        options: The options of the worker.
+        options: The worker's options.
     """
 
     fs: FileSystem
@@ -123,8 +123,8 @@ class RunningTask:
         if limit is None or size_bytes <= limit:
             return TaskUpdate()
         return self.request_end(
-            f"its folder holds {size_bytes} bytes, more than the limit of {limit} bytes:"
-            " raise the limit, or give the task less work at a time"
+            f"its folder has {size_bytes:,} bytes, more than the limit of {limit:,} bytes:"
+            " increase the limit (--task-size), or give the task less work at a time"
         )
 
     def terminate(self) -> None:
@@ -202,7 +202,7 @@ class RunningTask:
             self._starts.ended("start its process")
             self._set_waits(())
         except Unavailable as error:
-            # If it lasts, the overlord ends the task, which does not answer.
+            # If this continues, the overlord ends the task, because it does not answer.
             delay_ms = self._worker.options.restart.max_ms
             self._start_again_s = self._worker.clock.monotonic_s() + delay_ms / 1000
             self._starts.failed("start its process", error, dependency=Dependency.WORKER)
@@ -286,7 +286,7 @@ class RunningTask:
         self._update = replace(self._update, is_changed=True)
 
     def _log_end(self) -> str:
-        """Return the last lines of the log, empty if it cannot be read: the task ends anyway."""
+        """Return the last lines of the log; empty if it cannot be read, as the task ends anyway."""
         try:
             file = self._worker.fs.open_read(f"{self.folder.path}/log")
             try:
@@ -302,7 +302,7 @@ class RunningTask:
 
 
 def write_end(folder: TaskFolder, task_id: str, end: AttemptEnd) -> None:
-    """Store the result of a task; on a full disk the worker's next start detects it again."""
+    """Store the result of a task; if that fails, the worker's next start detects the end again."""
     try:
         folder.write_json(STATUS, end.to_json())
     except PenstockError as failure:

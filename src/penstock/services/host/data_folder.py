@@ -80,8 +80,8 @@ def check_path(path: Path, option: str) -> None:
     if wrong:
         characters = ", ".join(map(repr, wrong))
         raise InvalidRequest(
-            f"the path {str(path)!r} has {characters}, and Spark treats such a character as a "
-            f"pattern or the end of a name: rename the folder, or name another one with {option}"
+            f"the path {str(path)!r} contains {characters}, which Spark treats as a pattern or the "
+            f"end of a name: rename the folder, or name another one with {option}"
         )
 
 
@@ -174,7 +174,7 @@ class DataFolder:
     def require_metadata(self) -> None:
         """Refuse a folder whose metadata is damaged, or missing although other data exists.
 
-        Call it before the database is opened, if the metadata belongs into this folder.
+        Call it before the database is opened, if the metadata belongs in this folder.
 
         Raises:
             InvalidRequest: Segments or cursors of supervisors exist without metadata; or the
@@ -242,7 +242,7 @@ class DataFolder:
             foreign = self._foreign()
             if not foreign:
                 return True
-            # Unless another process made it a data folder while this one listed its files.
+            # Another process may have made it a data folder while this one listed its files.
             if not file.exists():
                 raise self._refusal_of(foreign)
         if not file.is_file():
@@ -270,9 +270,9 @@ class DataFolder:
         strange = [name for name in foreign if name not in _OWN]
         if not strange and {METADATA_FILE, "topics", "segments", "flow"} & set(foreign):
             return InvalidRequest(
-                f"{self.path} contains the files of a Penstock ({', '.join(foreign[:4])}) but no"
-                f" {FORMAT_FILE}, which has their format: it was deleted, or the folder was copied"
-                " only in part. If nothing else is missing, write"
+                f"{self.path} contains files of Penstock ({', '.join(foreign[:4])}) but no"
+                f" {FORMAT_FILE}, which records their format: it was deleted, or the folder was"
+                " copied only in part. If nothing else is missing, write"
                 f' {{"format": {FORMAT}}} into {self.path / FORMAT_FILE}; or restore a backup'
                 " with penstock restore"
             )
@@ -342,9 +342,9 @@ class DataFolder:
         return {name: one for name, one in content.items() if isinstance(one, dict)}
 
     def live_holder(self) -> int | None:
-        """Return the id of the process that last took the lock, if it still runs and is starting.
+        """Return the id of the process that last took the lock, if that process still runs.
 
-        The lock itself is not tried, because that could make a start fail at this moment.
+        Does not try to take the lock, because a process that starts at this moment would then fail.
         """
         try:
             holder = int((self.path / LOCK_FILE).read_text())

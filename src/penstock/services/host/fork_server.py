@@ -68,10 +68,10 @@ def adopt_orphans() -> bool:
 
 
 def reap_orphans(known: Collection[int]) -> None:
-    """Reap processes that this one has adopted, that have ended, and that have no other waiter.
+    """Reap ended processes that this one has adopted and that nothing else waits for.
 
     Args:
-        known: Children with another waiter.
+        known: Children that something else waits for.
     """
     # The kernel assigns orphans to the main thread, so children of other threads are not listed.
     with contextlib.suppress(OSError):  # the kernel was built without the list
@@ -175,7 +175,9 @@ class ForkServer:
         try:
             self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         except OSError as error:
-            raise Unavailable(f"no socket for a fork server: {error.strerror}") from None
+            raise Unavailable(
+                f"cannot create a socket for a fork server: {error.strerror}"
+            ) from None
         self._channel.settimeout(_ANSWER_TIMEOUT_S)
         numbers = (theirs.fileno(), words)
         argv = (*command.argv, "--forks-fd", str(numbers[0]), "--words-fd", str(numbers[1]))
@@ -196,7 +198,7 @@ class ForkServer:
             words: Its pipe for messages; the caller closes this and `stdin`.
 
         Raises:
-            ForkServerLost: The server has ended or does not answer in 5 s.
+            ForkServerLost: The server has ended, or does not answer within 5 s.
             Unavailable: No processes or descriptors are left. Here and above, the process may exist
                 nevertheless, and reads the end of its input once the caller has closed the pipe.
         """
@@ -237,7 +239,9 @@ def serve(channel: int, words: int) -> int:
         SystemExit: In the server, at its end.
     """
     if (threads := len(list(Path("/proc/self/task").iterdir()))) != 1:
-        raise Unavailable(f"a fork server has one thread, and this process has {threads}")
+        raise Unavailable(
+            f"a fork server must have exactly one thread, but this process has {threads}"
+        )
     name_process(FORK_SERVER_NAME)
     # Exclude all present objects from garbage collection in the forked processes: a collection
     # writes into each object that it visits, and the kernel would copy the page.
@@ -254,7 +258,7 @@ def serve(channel: int, words: int) -> int:
                 break
             for descriptor in given:
                 os.close(descriptor)
-            with contextlib.suppress(BrokenPipeError):  # the client gave up: the next read ends
+            with contextlib.suppress(BrokenPipeError):  # the client closed it; the next read ends
                 requests.send(answer)
     os.close(words)
     os.setsid()
@@ -291,7 +295,7 @@ def _fork_orphan() -> bytes | None:
     os.waitpid(between, 0)
     answer = os.read(reader, _ANSWER_BYTES)
     os.close(reader)
-    return answer or _REFUSED + b"a process ended before its time"
+    return answer or _REFUSED + b"the process ended unexpectedly during the fork"
 
 
 def _leave_orphan(writer: int) -> None:

@@ -9,11 +9,11 @@ The JVM cannot report on a pipe, so its port is polled: until it is open, and th
 to check that the JVM is alive. Nothing else is polled: the end of a child arrives as SIGCHLD.
 
 Invariants: a child is restarted with the same sockets if it ends unexpectedly, fails its liveness
-check, or reports a reason to restart it. A lack of descriptors delays a restart or a probe, but
-ends no child. Until all children have been ready once, a child that cannot be started ends the
-launcher, so that the user sees the reason. Children end when this process ends in any way. They are
-stopped stage by stage, in parallel within a stage; each has its own time limit, after which it is
-killed.
+check, or reports a reason to restart it. If descriptors run out, restarts and probes are delayed,
+but no child is ended. Until all children have been ready once, a child that cannot be started ends
+the launcher, so that the user sees the reason. Children end when this process ends in any way. They
+are stopped stage by stage, in parallel within a stage; each has its own time limit, after which it
+is killed.
 """
 
 from __future__ import annotations
@@ -71,14 +71,15 @@ class ChildPlan:
         ready_port: A port whose opening means that the child is ready, for a child that
             cannot write the line.
         stop_timeout_s: Time to stop, after which it is killed.
-        stop_stage: Children of a lower number are stopped after all of a higher one have
+        stop_stage: Children of a lower stage are stopped after all children of higher stages have
             ended, because those may still use them.
         pulse: Checks whether a ready child hangs; None: no check.
         restart_reason: Returns why it must be ended although it answers, or ""; called often.
         log_file: Its own log, searched for the reason of its end if its output has none.
-        ends_before_ready_max: Consecutive ends before everything was ready at which the launcher
-            gives up.
-        provides: Name of the dependency for which others wait while this starts, such as ``Spark``.
+        ends_before_ready_max: Number of consecutive ends of the child after which the launcher
+            exits, if not all children have been ready.
+        provides: Name of the dependency that other children wait for while this one starts, such as
+            ``Spark``.
     """
 
     name: str
@@ -111,9 +112,9 @@ class Launcher:
     """Keeps the children of a plan running until it must stop.
 
     Args:
-        plans: The children in starting order; they start side by side.
-        log_folder: `NAME.out` in it has a child's output.
-        run_folder: `children.json` in it lists the running processes.
+        plans: The children in starting order; they start in parallel.
+        log_folder: Folder of the files `NAME.out` with the output of the children.
+        run_folder: Folder of the file `children.json`, which lists the running processes.
         clock: Time.
         print_line: Prints a line for the user.
         on_ready: Called once every child is ready.
@@ -212,8 +213,8 @@ class Launcher:
         running_s = 0.0 if started_s is None else self._clock.monotonic_s() - started_s
         error = self._last_error(child)
         after = f"; its last error: {error}" if error else ""
-        before = f"; before, it {child.last_end}" if child.last_end else ""
-        return f"is starting for {running_s:.0f} s{after}{before}"
+        before = f"; before that, it {child.last_end}" if child.last_end else ""
+        return f"has been starting for {running_s:.0f} s{after}{before}"
 
     def _last_error(self, child: _Child) -> str:
         """Return the last line of a child's output that contains an error; empty if none does."""
@@ -265,7 +266,7 @@ class Launcher:
             child.ready_fd, writer = os.pipe()
         except OSError as error:
             raise Unavailable(
-                f"no pipe can be opened ({error.strerror}): raise the limit of open files "
+                f"cannot open a pipe ({error.strerror}): increase the limit of open files "
                 "(ulimit -n)"
             ) from None
         try:
@@ -285,7 +286,7 @@ class Launcher:
                 output,
             )
         except OSError as error:
-            raise Unavailable(f"its start failed: {error}") from error
+            raise Unavailable(f"the process could not be created: {error}") from error
         finally:
             os.close(writer)
 
@@ -351,8 +352,7 @@ class Launcher:
             if pulse is not None and pulse.hangs(self._clock.monotonic_s()):
                 restart_reason = f"hangs: no answer for {pulse.silence_s:.0f} s"
             if restart_reason:
-                # A stopped process reacts only to SIGKILL; it is restarted when its end is noticed,
-                # which is soon.
+                # A process that SIGSTOP stopped reacts only to SIGKILL. `_reap` restarts the child.
                 child.process.kill()
                 if pulse is not None:
                     pulse.end()
@@ -424,7 +424,10 @@ class Launcher:
             logger.warning("%s cannot be written: %s", path, error.strerror)
 
     def _show(self, line: str) -> None:
-        """Print a line for the user; a closed terminal stops the launcher, but not its stop."""
+        """Print a line for the user.
+
+        If the terminal is closed, the launcher stops; a stop that has begun continues.
+        """
         try:
             self._print_line(line)
         except OSError:
