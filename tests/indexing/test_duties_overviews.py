@@ -1,4 +1,4 @@
-"""What duties find stretch by stretch is what a look at everything would have found."""
+"""What duties find range by range is what one read of all segments would have found."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SPECS = (
 
 
 @pytest.fixture(autouse=True)
-def small_stretches(monkeypatch):
+def small_ranges(monkeypatch):
     monkeypatch.setattr(overview_module, "RANGE_SEGMENTS", 3)
 
 
