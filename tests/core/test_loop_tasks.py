@@ -20,6 +20,7 @@ from penstock.core.loop_tasks import (
     call_each,
     keep_running,
     run_on_thread,
+    run_shielded,
     start_awaited,
     start_job,
     watch_loop,
@@ -145,6 +146,47 @@ def test_a_job_that_fails_is_counted_and_its_exception_is_its_own(ended: list[De
 
     asyncio.run(story())
     assert (ended, DEATHS.counts()) == ([], {"journal compaction": 1})
+
+
+@pytest.mark.parametrize("body", [fail, return_at_once])
+def test_shielded_work_ends_though_its_caller_is_cancelled(ended: list[Death], body) -> None:
+    steps: list[str] = []
+
+    async def work() -> None:
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        steps.append("end")
+        await body()
+
+    async def story() -> None:
+        watch_loop(asyncio.get_running_loop())
+        caller = start_awaited(run_shielded(work(), lambda: steps.append("failed")))
+        await asyncio.sleep(0)
+        caller.cancel()
+        await asyncio.wait([caller])
+        assert (caller.cancelled(), steps) == (True, [])
+        for _ in range(5):
+            await asyncio.sleep(0)
+        gc.collect()  # asyncio reports exceptions that no code retrieved
+
+    asyncio.run(story())
+    assert steps == (["end", "failed"] if body is fail else ["end"])
+    assert ended == []
+
+
+def test_the_outcome_of_shielded_work_goes_to_its_caller() -> None:
+    failures: list[str] = []
+
+    async def work() -> str:
+        return "done"
+
+    async def story() -> None:
+        assert await run_shielded(work(), lambda: failures.append("failed")) == "done"
+        with pytest.raises(MemoryError):
+            await run_shielded(fail(), lambda: failures.append("failed"))
+
+    asyncio.run(story())
+    assert failures == ["failed"]
 
 
 def on_loop(make_loop: MakeLoop, story: Callable[[], object]) -> LoopThread:

@@ -8,6 +8,8 @@ kinds of tasks:
     start_owned    one coroutine whose exception goes to a callback of its owner
     start_awaited  one coroutine whose result, or exception, goes to the code that awaits it
 
+`run_shielded` awaits the last kind, and lets it continue if the code that awaits it is cancelled.
+
 A task of any kind that is cancelled ends as requested. A task of `keep_running` that itself raises,
 because memory does not suffice to report or restart its body, ends the process.
 
@@ -75,7 +77,7 @@ def keep_running(
 
 def _report_lost(task: asyncio.Task[None]) -> None:
     """Report to the loop the error of a task that could neither report it nor restart its body."""
-    if not task.cancelled() and (error := task.exception()) is not None:
+    if (error := _exception_of(task)) is not None:
         report(f"{task.get_name()} ended, and could not be reported or restarted", error)
 
 
@@ -116,7 +118,7 @@ def start_job(name: str, job: Coroutine[object, object, T]) -> asyncio.Task[T]:
 
 
 def _report_failure(task: asyncio.Task[object]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
+    if (error := _exception_of(task)) is not None:
         DEATHS.report(Death(task.get_name(), error, OnDeath.REPORT))
 
 
@@ -134,7 +136,7 @@ def start_owned(
     """
 
     def pass_failure(task: asyncio.Task[object]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if (error := _exception_of(task)) is not None:
             failed(name, error)
 
     task = _start(work, name)
@@ -145,6 +147,40 @@ def start_owned(
 def start_awaited(work: Coroutine[object, object, T]) -> asyncio.Task[T]:
     """Start a coroutine whose result is awaited, on the running loop."""
     return _start(work)
+
+
+async def run_shielded(
+    work: Coroutine[object, object, T], failed: Callable[[], object] = lambda: None
+) -> T:
+    """Run a coroutine and return its result; it continues to its end if the caller is cancelled.
+
+    Args:
+        work: The coroutine.
+        failed: Called if the coroutine raises, even if its caller was cancelled before. If it
+            raises, too, the event loop's exception handler receives that exception.
+    """
+
+    def ended(task: asyncio.Task[T]) -> None:
+        retrieve_exception(task)
+        if _exception_of(task) is not None:
+            failed()
+
+    task = start_awaited(work)
+    task.add_done_callback(ended)
+    return await asyncio.shield(task)
+
+
+def retrieve_exception(task: asyncio.Task[T]) -> None:
+    """Log the exception of an ended task at level DEBUG, because no code may await the task.
+
+    Without this call, `watch_loop` would end the process for an exception that no code retrieved.
+    """
+    if _exception_of(task) is not None:
+        _logger.debug("a task failed: %r", task)
+
+
+def _exception_of(task: asyncio.Task[T]) -> BaseException | None:
+    return None if task.cancelled() else task.exception()
 
 
 def _start(work: Coroutine[object, object, T], name: str | None = None) -> asyncio.Task[T]:

@@ -6,7 +6,9 @@ change (`registry`) or the order of changes of one channel (`channel_changes`).
 
 Invariants: only this thread changes `Topics`, and only the event loop changes a topic's state in
 memory; a change whose request is cancelled is completed. After any exception, memory follows the
-disk: pauses in memory equal those in ``topic.json`` when a change ends.
+disk: pauses in memory equal those in ``topic.json`` when a change ends. After a change that failed,
+memory is set from the disk once more; if that raises, too, the process ends, and its restart reads
+the disk.
 """
 
 from __future__ import annotations
@@ -18,11 +20,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from penstock.core.cleanup import CleanupSteps
-from penstock.core.loop_tasks import call_each, run_on_thread, start_awaited
+from penstock.core.loop_tasks import call_each, run_on_thread, run_shielded
 from penstock.core.threads import SerialExecutor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Mapping
     from concurrent.futures import Executor
 
     from penstock.broker.topics.registry import Topics
@@ -82,7 +84,7 @@ class TopicChanges:
     async def set_paused(self, name: str, *, paused: bool) -> None:
         """Pause or unpause a topic durably. Raises as `Topics`."""
         topic = self._topics.get(name)
-        await to_its_end(
+        await run_shielded(
             self._set_paused(topic, paused=paused),
             lambda: topic.set_paused(paused=topic.file.paused),
         )
@@ -109,7 +111,7 @@ class TopicChanges:
             InvalidRequest: An option is unknown, or a value is invalid.
             Unavailable: The disk is full, or the topic was deleted meanwhile.
         """
-        await to_its_end(
+        await run_shielded(
             self._configure(topic, texts), lambda: self._topics.parts.apply_options(topic)
         )
 
@@ -144,7 +146,7 @@ class TopicChanges:
         Raises:
             Unavailable: The disk is full, or an I/O error; some messages may be deleted.
         """
-        await to_its_end(self._purge(topic))
+        await run_shielded(self._purge(topic))
 
     async def _purge(self, topic: Topic) -> None:
         topic.withhold()
@@ -173,7 +175,7 @@ class TopicChanges:
             NotFound: No topic has this name.
             Unavailable: The disk is full; the topic still exists.
         """
-        await to_its_end(self._delete(name))
+        await run_shielded(self._delete(name))
 
     async def _delete(self, name: str) -> None:
         topic = await self.run(lambda: self._topics.retire(name))
@@ -230,30 +232,3 @@ class TopicChanges:
             )
         else:
             self._topics.forget(topic.name)
-
-
-async def to_its_end(
-    change: Coroutine[object, object, T], follow: Callable[[], None] = lambda: None
-) -> T:
-    """Wait until a change has ended; it continues even if its request is cancelled.
-
-    Args:
-        change: The change.
-        follow: Has memory follow the disk, once more after a change that failed. If that fails,
-            too, the event loop's exception handler ends the process; its restart reads the disk.
-    """
-
-    def ended(task: asyncio.Task[T]) -> None:
-        read_exception(task)
-        if not task.cancelled() and task.exception() is not None:
-            follow()
-
-    task = start_awaited(change)
-    task.add_done_callback(ended)
-    return await asyncio.shield(task)
-
-
-def read_exception(task: asyncio.Task[T]) -> None:
-    """Retrieve and log an exception that no caller may be left to receive."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        _logger.debug("a change of a topic failed: %r", error)

@@ -16,9 +16,8 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.broker.names import is_ephemeral
-from penstock.broker.topics.changes import read_exception, to_its_end
 from penstock.core.errors import NotFound, Unavailable
-from penstock.core.loop_tasks import report, start_awaited
+from penstock.core.loop_tasks import report, retrieve_exception, run_shielded, start_awaited
 
 if TYPE_CHECKING:
     from penstock.broker.channel.channel import Channel
@@ -134,7 +133,7 @@ class ChannelChanges:
             Unavailable: The disk is full.
         """
         channel = topic.channel(name)
-        await to_its_end(
+        await run_shielded(
             self._set_paused(topic, channel, paused=paused),
             lambda: channel.set_paused(paused=topic.file.channels.get(name, channel.paused)),
         )
@@ -201,4 +200,4 @@ def _forget(
 ) -> None:
     if tasks.get(key) is task:  # not one that began in the same iteration of the loop
         del tasks[key]
-    read_exception(task)
+    retrieve_exception(task)
