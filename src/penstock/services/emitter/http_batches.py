@@ -178,7 +178,7 @@ class EventBatches:
 
     def sent(self, batch: EventBatch) -> None:
         """Record that a taken batch was sent."""
-        self.completed += not batch.is_retry
+        self._complete(batch)
 
     def fail(self, batch: EventBatch) -> None:
         """Keep a batch that could not be sent, for a retry."""
@@ -187,14 +187,18 @@ class EventBatches:
         except BaseException:
             self.drop(batch)
             raise
-        self.completed += not batch.is_retry
+        self._complete(batch)
         batch.is_retry = True
         self._keep_bound(self._failed)
 
     def drop(self, batch: EventBatch) -> None:
-        """Drop a taken batch."""
-        self.completed += not batch.is_retry
+        """Count a batch, and its events, as dropped."""
+        self._complete(batch)
         self.dropped += len(batch.events)
+
+    def _complete(self, batch: EventBatch) -> None:
+        # A batch that is tried again was counted when it failed first.
+        self.completed += not batch.is_retry
 
     def _queue(self, queue: deque[EventBatch], batch: EventBatch) -> None:
         # The append may raise, so it comes first: then nothing changed.
@@ -206,9 +210,8 @@ class EventBatches:
 
     def _keep_bound(self, queue: deque[EventBatch]) -> None:
         while len(queue) > self._options.waiting:
-            oldest = queue.popleft()
-            self.completed += not oldest.is_retry
-            self.dropped += len(oldest.events)
+            self.drop(queue[0])  # first: if it raises, the batch is still queued
+            queue.popleft()
 
     def _is_full_for(self, batch: EventBatch, size: int) -> bool:
         return batch.size_bytes + size + 1 + _FRAMING_BYTES > self._options.batch_bytes
