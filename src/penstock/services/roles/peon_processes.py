@@ -135,6 +135,8 @@ class PeonForkServer:
     All methods but `wait` run on the worker's mailbox thread.
 
     Args:
+        command: Starts the program of the server.
+        changed: Called when the server is ready or has ended.
         output: File for its output and that of its forked processes.
         watch: Reports that it is ready, or has ended.
         processor: The worker's mailbox.
@@ -147,6 +149,8 @@ class PeonForkServer:
 
     def __init__(
         self,
+        command: ChildCommand,
+        changed: Callable[[], None],
         output: Path,
         watch: ChildWatch,
         processor: MailboxProcessor,
@@ -154,13 +158,13 @@ class PeonForkServer:
         retry: RetryPolicy,
     ) -> None:
         self.is_ready = False
+        self._command = command
+        self._changed = changed
         self._output = output
         self._watch = watch
         self._processor = processor
         self._clock = clock
         self._retry = retry
-        self._command: ChildCommand | None = None
-        self._changed: Callable[[], None] = lambda: None
         self._server: ForkServer | None = None
         self._since_s = 0.0
         self._ends = 0
@@ -177,14 +181,8 @@ class PeonForkServer:
         """Whether it may become ready, or its end has not been handled."""
         return self._server is not None and not self.is_ready
 
-    def start(self, command: ChildCommand, changed: Callable[[], None]) -> None:
-        """Start the server, unless this kernel cannot adopt the processes that it forks.
-
-        Args:
-            command: Starts the program of the server.
-            changed: Called when the server is ready or has ended.
-        """
-        self._command, self._changed = command, changed
+    def start(self) -> None:
+        """Start the server, unless this kernel cannot adopt the processes that it forks."""
         if adopt_orphans():
             self._start()
         else:
@@ -226,7 +224,6 @@ class PeonForkServer:
     def _start(self) -> None:
         if self._stopping:
             return
-        assert self._command is not None
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
             try:
                 words, writer = _pipe(ours, theirs)
@@ -314,7 +311,10 @@ class PeonProcesses:
         self._options = options or PeonOptions()
         self._program = program
         self._watch = ChildWatch()
-        self._server = PeonForkServer(spare_log, self._watch, processor, clock, self._options.retry)
+        self._server = PeonForkServer(
+            *(self._command(), self._fill, spare_log, self._watch, processor, clock),
+            self._options.retry,
+        )
         self._check_task: Callable[[str], None] = lambda _task_id: None
         self._spares: list[PeonChild] = []
         self._peons: list[PeonChild] = []
@@ -332,7 +332,7 @@ class PeonProcesses:
         self._check_task = check_task
         self._watch.start()
         if self._options.spares:
-            self._server.start(self._command(), self._fill)
+            self._server.start()
         self._fill()
 
     def wait_for_server(self, timeout_s: float) -> None:
