@@ -369,7 +369,7 @@ def _is_log(name: str) -> bool:
 class _HoldRenewer:
     """Renews the hold and the lease of a backup from a thread of its own.
 
-    The condition's mutex guards the flag and the failure that the backup's thread reads.
+    The condition's mutex guards the failure that the backup's thread reads.
     """
 
     def __init__(
@@ -380,7 +380,6 @@ class _HoldRenewer:
         self._clock = clock
         self._id = backup_id
         self._changed = threading.Condition()
-        self._stopping = False
         self._failure: PenstockError | None = None
         self._thread = OwnedThread("backup hold", self._keep, on_death=OnDeath.REPORT)
 
@@ -414,10 +413,7 @@ class _HoldRenewer:
 
     def stop(self) -> None:
         """End the thread and drop the lease, which expires if that fails."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
-        self._thread.join()
+        self._thread.end(self._changed)
         try:
             self._store.leases.drop(BACKUP_SERVICE, self._id)
         except PenstockError:
@@ -431,9 +427,9 @@ class _HoldRenewer:
     def _keep(self) -> None:
         while True:
             with self._changed:
-                if not self._stopping:
+                if not self._thread.is_end_expected:
                     self._clock.wait(self._changed, _RENEW_S)
-                if self._stopping:
+                if self._thread.is_end_expected:
                     return
             try:
                 self._hold.renew()
