@@ -25,7 +25,8 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.sql_sizes import DEPTH_MAX, PIPES_MAX, UNIONS_MAX
 from penstock.core.sql_text import FORBIDDEN_FUNCTIONS
 from penstock.spark import sql_guard
-from penstock.spark.connect.session import SparkSessions
+from penstock.spark.connect.server import SparkServer
+from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.connect.user_types import refuse_unloaded_types
 from penstock.spark.sql import service
 from penstock.spark.sql.service import SqlQuery
@@ -48,10 +49,14 @@ def watch(sessions: SparkSessions, tmp_path_factory: pytest.TempPathFactory) -> 
         yield made
 
 
+def sessions_of(server: SparkServer) -> SparkSessions:
+    return SparkSessions(SparkSessionOptions(server.remote))
+
+
 @pytest.fixture
-def own(sessions: SparkSessions, tmp_path: Path) -> Iterator[Watch]:
+def own(spark_server: SparkServer, tmp_path: Path) -> Iterator[Watch]:
     """A service with Spark sessions of its own, in which a test may leave things."""
-    with watching(sessions.another(), tmp_path / "wall", SECRET) as made:
+    with watching(sessions_of(spark_server), tmp_path / "wall", SECRET) as made:
         yield made
 
 
@@ -331,10 +336,10 @@ def test_every_function_of_spark_was_reviewed(spark: SparkSession) -> None:
 
 @pytest.fixture(params=list(PLACES))
 def elsewhere(
-    request: pytest.FixtureRequest, sessions: SparkSessions, tmp_path: Path
+    request: pytest.FixtureRequest, spark_server: SparkServer, tmp_path: Path
 ) -> Iterator[Watch]:
     """A watch over a place where users give SQL besides queries."""
-    with watching(sessions.another(), tmp_path / "wall", SECRET, request.param) as made:
+    with watching(sessions_of(spark_server), tmp_path / "wall", SECRET, request.param) as made:
         yield made
 
 

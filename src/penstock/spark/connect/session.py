@@ -231,10 +231,6 @@ class SparkSessions:
             return self
         return SparkSessions(replace(self._options, conf={**self._options.conf, **conf}))
 
-    def another(self) -> SparkSessions:
-        """Return sessions of the same Spark and settings that share nothing with these."""
-        return SparkSessions(self._options)
-
     def get(self) -> SparkSession:
         """Return the session; connect first if there is none.
 
