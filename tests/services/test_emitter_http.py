@@ -401,6 +401,38 @@ def test_at_the_end_an_unexpected_error_loses_no_other_batch(clock: VirtualClock
     sink.flush()
 
 
+def test_at_the_end_events_behind_a_request_that_hangs_count_as_dropped(
+    clock: VirtualClock,
+) -> None:
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def send(*_: object) -> int:
+        hangs.set()
+        assert goes_on.wait(60)
+        raise TimeoutError
+
+    options = HttpSinkOptions("http://h:1/events", BatchOptions(flush_count=1), stop_timeout_ms=20)
+    sink = HttpSink(options, clock, send=send)
+    sink.start()
+    sink.accept(record(0))
+    assert hangs.wait(60)
+    sink.accept(record(1))
+    sink.accept(record(2))
+    with pytest.raises(Unavailable, match=r"did not answer within 0.02 s: lost the last 3 events$"):
+        sink.stop()
+
+    def dropped() -> float:
+        return next(one.value for one in sink.samples() if "dropped" in one.name)
+
+    assert dropped() == 3
+    sink.flush()  # none of them is awaited
+    goes_on.set()
+    sink._thread.join(60)
+    sink.stop()
+    assert (dropped(), sink._batches.events) == (3, 0)
+    assert sink._batches.completed == sink._batches.begun
+
+
 def test_each_feed_may_have_its_own_url(clock: VirtualClock) -> None:
     urls: list[str] = []
 

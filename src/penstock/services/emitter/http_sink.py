@@ -133,6 +133,7 @@ class HttpSink:
         self._post = send
         self._batches = EventBatches(options.batches)
         self._changed = threading.Condition()
+        self._sending: EventBatch | None = None
         self._stop_by_s: float | None = None
         self._registry = MetricRegistry()
         self._measure()
@@ -191,9 +192,13 @@ class HttpSink:
             self._stop_by_s = self._clock.monotonic_s() + stop_s
             self._changed.notify_all()
         self._thread.join(stop_s)
-        if self._thread.is_alive():
-            raise Unavailable(f"{self._options.url} does not answer: the last events are lost")
-        self._send_the_rest()
+        if not self._thread.is_alive():
+            self._send_the_rest()
+        elif lost := self._drop_all():
+            raise Unavailable(
+                f"{self._options.url} did not answer within {stop_s:g} s: lost the last"
+                f" {counted(lost, 'event')}"
+            )
 
     def samples(self) -> Iterable[Sample]:
         """Return the numbers of waiting, sent and dropped events, and times."""
@@ -234,6 +239,7 @@ class HttpSink:
             with self._changed:
                 self._batches.seal_if_old(self._clock.monotonic_s())
                 batch = None if self._stop_by_s is not None else self._batches.take()
+                self._sending = batch
                 if batch is None and self._stop_by_s is None:
                     self._clock.wait(self._changed, pause_s)
                 if self._stop_by_s is not None and batch is None:
@@ -250,11 +256,25 @@ class HttpSink:
             is_sent = self._try(batch, until_s)
         finally:
             with self._changed:
-                if is_sent:
+                is_dropped = self._sending is not batch  # by the stop
+                self._sending = None
+                if is_sent and not is_dropped:
                     self._batches.sent(batch)
-                else:
+                elif not is_dropped:
                     self._batches.fail(batch)
                 self._changed.notify_all()
+
+    def _drop_all(self) -> int:
+        """Drop all batches, including the one whose request hangs; return the number of events."""
+        with self._changed:
+            before = self._batches.dropped
+            if self._sending is not None:
+                self._batches.drop(self._sending)
+                self._sending = None
+            while (batch := self._batches.take_last()) is not None:
+                self._batches.drop(batch)
+            self._changed.notify_all()
+            return self._batches.dropped - before
 
     def _send_the_rest(self) -> None:
         """Try each batch once; the sender's thread has ended, or never started."""
