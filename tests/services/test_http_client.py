@@ -9,9 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.core.errors import NotReachable
+from penstock.core.errors import InvalidRequest, NotReachable
 from penstock.services import http_client
-from penstock.services.http_client import JsonClient
+from penstock.services.http_client import AnswerTooLarge, JsonClient
+from penstock.services.sql_client import ask
 
 
 @contextlib.contextmanager
@@ -32,15 +33,28 @@ def answering(answer: bytes) -> Iterator[JsonClient]:
             thread.join()
 
 
+ENDLESS = b"HTTP/1.1 200 OK\r\n\r\n" + b"1" * (8 << 20)
+
+
 def test_a_longer_answer_than_any_of_penstock_is_not_kept_in_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http_client, "_ANSWER_BYTES_MAX", 1 << 20)
-    with (
-        answering(b"HTTP/1.1 200 OK\r\n\r\n" + b"1" * (8 << 20)) as client,
-        pytest.raises(NotReachable, match="answers with more than 1,048,576 bytes: check that"),
-    ):
+    text = (
+        r"^GET http://127.0.0.1:\d+/status was answered with more than 1,048,576 bytes, the limit"
+        " of an answer that is kept in memory: request less at once, or check that"
+    )
+    with answering(ENDLESS) as client, pytest.raises(AnswerTooLarge, match=text):
         client.get("/status")
+
+
+def test_rows_that_have_no_room_in_memory_are_refused_with_another_way_to_get_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_client, "_ANSWER_BYTES_MAX", 1 << 20)
+    text = "with more than 1,048,576 bytes, .*: select fewer rows or columns, or print them as"
+    with answering(ENDLESS) as client, pytest.raises(InvalidRequest, match=text):
+        ask(client, "SELECT 1")
 
 
 def test_a_truncated_answer_is_none() -> None:

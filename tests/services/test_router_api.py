@@ -8,6 +8,7 @@ import datetime as dt
 import gc
 import json
 import re
+import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from penstock.core.intervals import Interval
 from penstock.core.metrics import MetricRegistry
 from penstock.core.waits import DependencyWait
 from penstock.indexing.engine import EngineUnavailable
+from penstock.services import http_client
 from penstock.services.api import sql
 from penstock.services.api.asgi import application
 from penstock.services.api.router import RouterParts, RouterRoutes
@@ -646,6 +648,28 @@ async def test_without_an_overlord_its_paths_say_so(rig: Rig) -> None:
     answer = await rig.ask("GET", "/druid/indexer/v1/tasks")
     assert answer.status_code == 503
     assert "no overlord is running" in answer.json()["error"]
+
+
+async def test_an_overlord_whose_answer_is_too_large_is_not_called_away(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_client, "_ANSWER_BYTES_MAX", 10)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with server.accept()[0] as peer:
+                peer.recv(65_536)
+                peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n" + b"1" * 11)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        port = server.getsockname()[1]
+        rig.store.leases.renew("overlord", "o", host="127.0.0.1", port=port, ttl_ms=60_000)
+        answer = await rig.ask("GET", "/druid/indexer/v1/tasks?state=running")
+        thread.join()
+    assert answer.status_code == 503
+    wanted = f"GET http://127.0.0.1:{port}/druid/indexer/v1/tasks?state=running was answered with"
+    assert answer.json()["error"].startswith(f"{wanted} more than 10 bytes")
 
 
 async def test_status_lists_what_has_a_lease(rig: Rig) -> None:

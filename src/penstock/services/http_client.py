@@ -36,9 +36,14 @@ COMMAND_LINE: Final = ClientRemedies(
 )
 """Remedies for users of the command line, by which processes get their options, too."""
 _CHUNK_BYTES = 64 << 10
-# Of an answer that is kept in memory; the payloads of a million segments are smaller.
+# Of an answer that is kept in memory, so that no server can exhaust it; the payloads of a million
+# segments are smaller.
 _ANSWER_BYTES_MAX: Final = 1 << 30
 _CONTEXT = 20  # characters around an invalid one
+
+
+class AnswerTooLarge(NotReachable):
+    """An answer exceeds the size of those that are kept in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +56,50 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class ChunkedAnswer:
-    """An answer of any status, whose body is read as it is needed."""
+    """An answer of any status, whose body is read as it is needed.
 
+    Attributes:
+        request: Method and URL of the request, for errors.
+        status: HTTP status.
+        headers: Headers, with case-insensitive names.
+        chunks: The body.
+        dependency: Dependency that fails if the answer is too large.
+    """
+
+    request: str
     status: int
-    headers: Message
+    headers: http.client.HTTPMessage
     chunks: Iterator[bytes]
+    dependency: Dependency | None = None
 
     @property
     def truncated(self) -> bool:
         """Return whether the row limit of a query cut the answer."""
         return TRUNCATED_HEADER in self.headers
+
+    def read_all(
+        self, remedy: str = "request less at once, or check that Penstock listens there"
+    ) -> bytes:
+        """Return the body, which is kept in memory.
+
+        Args:
+            remedy: Remedy of an answer that is too large, for the error.
+
+        Raises:
+            AnswerTooLarge: It has more than 1 GiB.
+        """
+        parts: list[bytes] = []
+        size = 0
+        for chunk in self.chunks:
+            size += len(chunk)
+            if size > _ANSWER_BYTES_MAX:
+                raise AnswerTooLarge(
+                    f"{self.request} was answered with more than {_ANSWER_BYTES_MAX:,} bytes, the"
+                    f" limit of an answer that is kept in memory: {remedy}",
+                    dependency=self.dependency,
+                )
+            parts.append(chunk)
+        return b"".join(parts)
 
 
 class JsonClient:
@@ -121,6 +160,7 @@ class JsonClient:
 
         Raises:
             NotReachable: Nothing answers there, or the answer is truncated, invalid or a web page.
+            AnswerTooLarge: The answer has more than 1 GiB.
             PenstockError: The error class in the server's answer.
         """
         answered, content = self._success(method, path, body, query, headers)
@@ -178,6 +218,7 @@ class JsonClient:
 
         Raises:
             NotReachable: Nothing answers there, or the answer is truncated.
+            AnswerTooLarge: The answer has more than 1 GiB.
         """
         status, headers, content = self._exchange(method, path, body, query, content_type)
         return status, headers.get("Content-Type", ""), content
@@ -190,24 +231,7 @@ class JsonClient:
             NotReachable: Nothing answers there; or, within the block, the answer is truncated.
         """
         with self._opened(method, path, body, None, JSON_TYPE) as answer:
-            yield ChunkedAnswer(answer.status, answer.headers, self._chunks(answer))
-
-    def _bounded(self, answer: http.client.HTTPResponse) -> Iterator[bytes]:
-        """Yield the chunks of an answer that is kept in memory.
-
-        Raises:
-            NotReachable: It is longer than any answer of Penstock, or truncated.
-        """
-        left = _ANSWER_BYTES_MAX
-        for chunk in self._chunks(answer):
-            left -= len(chunk)
-            if left < 0:
-                raise NotReachable(
-                    f"{self.base_url} answers with more than {_ANSWER_BYTES_MAX:,} bytes: check"
-                    " that Penstock listens there",
-                    dependency=self._dependency,
-                )
-            yield chunk
+            yield answer
 
     def _chunks(self, answer: http.client.HTTPResponse) -> Iterator[bytes]:
         with self._translated():
@@ -223,6 +247,7 @@ class JsonClient:
 
         Raises:
             NotReachable: Nothing answers there, or the answer is truncated.
+            AnswerTooLarge: The answer has more than 1 GiB.
         """
         return self._exchange(method, path, body, None, JSON_TYPE, headers)
 
@@ -236,7 +261,7 @@ class JsonClient:
         more: Mapping[str, str] | None = None,
     ) -> tuple[int, http.client.HTTPMessage, bytes]:
         with self._opened(method, path, body, query, content_type, more) as answer:
-            return answer.status, answer.headers, b"".join(self._bounded(answer))
+            return answer.status, answer.headers, answer.read_all()
 
     @contextmanager
     def _opened(
@@ -247,7 +272,7 @@ class JsonClient:
         query: Mapping[str, object] | None,
         content_type: str,
         more: Mapping[str, str] | None = None,
-    ) -> Iterator[http.client.HTTPResponse]:
+    ) -> Iterator[ChunkedAnswer]:
         kept = {name: value for name, value in (query or {}).items() if value is not None}
         target = self._path + path + (f"?{urlencode(kept)}" if kept else "")
         headers = dict(more or {})
@@ -261,7 +286,10 @@ class JsonClient:
             with self._translated():
                 connection.request(method, target, body or None, headers)
                 answer = connection.getresponse()
-            yield answer
+            yield ChunkedAnswer(
+                *(f"{method} {self.base_url}{path}", answer.status, answer.headers),
+                *(self._chunks(answer), self._dependency),
+            )
         finally:
             connection.close()
 

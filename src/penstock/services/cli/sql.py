@@ -188,9 +188,8 @@ def _query(api: JsonClient, statement: str, wanted: _Wanted) -> None:
     }
     with api.stream("POST", "/druid/v2/sql", json_body(body)) as answer:
         if answer.status != 200:
-            request = f"POST {api.base_url}/druid/v2/sql"
-            content = b"".join(answer.chunks)
-            raise error_of_answer(answer.status, content, request, remedies=COMMAND_LINE)
+            content = answer.read_all()
+            raise error_of_answer(answer.status, content, answer.request, remedies=COMMAND_LINE)
         print_result(answer.chunks, is_json=output is not ResultFormat.CSV)
         if answer.truncated:
             warn(_TRUNCATED)
