@@ -157,6 +157,61 @@ def test_a_deletion_after_one_that_failed_is_awaited_by_a_creation(tmp_path: Pat
     play(tmp_path, story)
 
 
+def test_a_creation_that_waits_for_a_deletion_that_fails_waits_for_the_next_one_too(
+    tmp_path: Path,
+) -> None:
+    async def story(changes: ChannelChanges, topic: Topic) -> None:
+        await changes.find_or_create(topic, "c")
+        channels = changes._topics.channels
+        attach, create, drop = topic.attach, channels.create, channels.drop
+        later: list[asyncio.Task[object]] = []
+        done: list[str] = []
+        gate = asyncio.Event()
+
+        def attach_and_delete_again(channel: Channel) -> None:
+            attach(channel)
+            if not later:
+                shut = channel.shut
+
+                async def shut_late() -> None:
+                    await gate.wait()
+                    await shut()
+
+                patch.setattr(channel, "shut", shut_late)  # as on a slow disk
+                # It runs before the creation that waits for the deletion that failed.
+                later.append(asyncio.ensure_future(changes.delete(topic, "c")))
+
+        def fail_once(*given: object) -> None:
+            if not later:
+                raise MemoryError
+            drop(*given)  # type: ignore[arg-type]
+            done.append("deleted")
+
+        def note_creation(*given: object) -> Channel:
+            done.append("created")
+            return create(*given)  # type: ignore[arg-type]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(topic, "attach", attach_and_delete_again)
+            patch.setattr(channels, "drop", fail_once)
+            patch.setattr(channels, "create", note_creation)
+            deleting = asyncio.ensure_future(changes.delete(topic, "c"))
+            making = asyncio.ensure_future(changes.find_or_create(topic, "c"))
+            with pytest.raises(MemoryError):
+                await deleting
+            for _ in range(20):  # turns of the loop: as far as it comes
+                await asyncio.sleep(0)
+            gate.set()
+            new, *_ = await asyncio.gather(making, *later)
+        assert done == ["deleted", "created"]
+        assert topic.channels["c"] is new
+
+    async def after(_: ChannelChanges, topic: Topic) -> None:
+        assert list(topic.channels) == ["c"]
+
+    play(tmp_path, story, after)
+
+
 def test_a_deletion_that_cannot_be_recorded_does_not_happen(tmp_path: Path) -> None:
     class NoMemory(dict[tuple[Topic, str], asyncio.Task[None]]):
         def __setitem__(self, key: object, value: object) -> None:

@@ -151,12 +151,13 @@ class ChannelChanges:
             channel.set_paused(paused=paused)
 
     async def _create(self, topic: Topic, name: str, starts: tuple[int, ...] | None) -> Channel:
-        # Its closed consumers may reconnect before its files are deleted.
-        deleting = self._deleting.get((topic, name))
-        if deleting is not None:
+        # Its closed consumers may reconnect before its files are deleted. After a deletion that
+        # failed, another one may begin before this task continues.
+        while (deleting := self._deleting.get((topic, name))) is not None and not deleting.done():
             await asyncio.wait([deleting])
-            if name in topic.channels:
-                return topic.channels[name]  # the deletion failed
+        if name in topic.channels:
+            return topic.channels[name]  # the last deletion failed
+        # Nothing is awaited from here to the creation: two journals must not write one file.
         begin = topic.position() if starts is None else starts
         try:
             channel = await self._changes.run(
