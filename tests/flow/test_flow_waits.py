@@ -76,9 +76,9 @@ class Signals:
 
 
 class NodeWorld:
-    """One processor with two FlowFiles; its clock is virtual."""
+    """One processor with two FlowFiles, or a source with an empty loop; its clock is virtual."""
 
-    def __init__(self, *, is_source: bool = False) -> None:
+    def __init__(self, *, is_source: bool = False, has_loop: bool = False) -> None:
         before = Opened.open()
         before.put("in", before.make("1"), before.make("2"))
         before.close()
@@ -88,13 +88,15 @@ class NodeWorld:
             opened.repository, opened.clock, HeapBudget(1 << 20), lambda job: job()
         )
         inputs = [] if is_source else [queues.add("in", QueueOptions(), [])]
+        loops = [queues.add("loop", QueueOptions(), [])] if has_loop else []
+        connections = ComponentConnections([*inputs, *loops], {"success": loops})
         services = SessionServices(
             opened.repository, opened.content, opened.clock, lambda: "u", opened.fs
         )
         plan = ProcessorPlan(ProcessorIdentity("p", "P"), lambda: Sender, dict, frozenset(), {})
         self.table = WaitTable(opened.clock)
         self.node = ProcessorNode(
-            *(plan, ComponentConnections(inputs), StateManager("p", opened.repository), services),
+            *(plan, connections, StateManager("p", opened.repository), services),
             *(Signals(), self.table),
         )
         self.node.on_scheduled()
@@ -152,14 +154,57 @@ def test_a_failure_without_a_dependency_is_no_wait(made: list[NodeWorld]) -> Non
     assert world.node.wait() is None
 
 
-def test_a_processor_whose_flowfiles_are_gone_waits_for_nothing(made: list[NodeWorld]) -> None:
+@pytest.mark.parametrize("is_shown", [False, True])
+def test_a_processor_whose_flowfiles_are_gone_waits_for_nothing(
+    made: list[NodeWorld], is_shown: bool
+) -> None:
     made.append(world := NodeWorld())
     world.trigger(AWAY)
     [queue] = world.node.connections.inputs
     taken = queue.poll_many(2).flowfiles
     assert world.node.wait() is not None, "a session has them"
     queue.acknowledge(len(taken), 0)
+    if is_shown:
+        assert world.node.wait() is None
+    else:  # the scheduler checks for work
+        assert not world.node.has_work(world.opened.clock.now_ms())
+    later = world.opened.make("later")
+    world.opened.put("in", later)
+    queue.put_many([later])
     assert world.node.wait() is None
+    world.trigger(AWAY)
+    wait = world.node.wait()
+    assert wait is not None
+    assert (wait.tries, wait.since_ms) == (1, world.opened.clock.now_ms())
+
+
+def test_a_source_with_an_empty_loop_waits(made: list[NodeWorld]) -> None:
+    made.append(world := NodeWorld(is_source=True, has_loop=True))
+    world.trigger(AWAY)
+    assert world.node.has_work(world.opened.clock.now_ms())
+    assert world.node.wait() is not None
+
+
+@pytest.mark.parametrize("reports", [False, True])
+def test_a_start_that_succeeds_ends_the_wait_of_starts_that_failed(
+    made: list[NodeWorld], monkeypatch: pytest.MonkeyPatch, reports: bool
+) -> None:
+    made.append(world := NodeWorld())
+    world.node.on_stopped()
+
+    def on_scheduled(processor: Processor, context: ProcessContext) -> None:
+        del processor
+        if not world.table.all():
+            raise AWAY
+        if reports:
+            context.report_unavailable(AWAY)
+
+    monkeypatch.setattr(Sender, "on_scheduled", on_scheduled)
+    with pytest.raises(Unavailable):
+        world.node.on_scheduled()
+    assert world.table.all()
+    world.node.on_scheduled()
+    assert bool(world.table.all()) is reports
 
 
 def test_a_source_that_finds_nothing_to_do_ends_its_wait(made: list[NodeWorld]) -> None:
@@ -224,13 +269,15 @@ def test_the_controller_names_the_processor_and_forgets_it_when_it_stops(world: 
     until(lambda: controller.waits() == ())
 
 
+STARTS = "name: starts\nprocessors:\n  Begin: {type: Starter, auto_terminated: success}\n"
+
+
 @pytest.mark.parametrize("is_removed", [False, True])
 def test_a_processor_that_cannot_start_waits_until_it_is_stopped_or_removed(
     world: World, is_removed: bool
 ) -> None:
     controller = world.open()
-    begin = "Begin: {type: Starter, auto_terminated: success}"
-    apply(controller, f"name: starts\nprocessors:\n  {begin}\n")
+    apply(controller, STARTS)
     controller.start()
     until(lambda: bool(controller.waits()))
     [wait] = controller.waits()

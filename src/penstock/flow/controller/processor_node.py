@@ -177,10 +177,18 @@ class ProcessorNode:
 
     def wait(self) -> DependencyWait | None:
         """Return its wait for a dependency; None if it has none, or its inputs are empty."""
-        inputs = self.connections.inputs
-        if self._instance is not None and inputs and not any(one.size.count for one in inputs):
-            return None  # its FlowFiles were dropped or expired
+        self._end_wait_without_input()
         return self.waits.get(self.plan.identity.id)
+
+    def _end_wait_without_input(self) -> None:
+        """End its wait if its FlowFiles were dropped or expired."""
+        instance, own_id = self._instance, self.plan.identity.id
+        # Checked without the mutex: the scheduler calls this often, and waits are rare.
+        if self.waits.get(own_id) is None or instance is None or not instance.has_input():
+            return
+        with self._mutex:  # a session returns its FlowFiles before it records its failure
+            if all(one.size.is_empty for one in self.connections.inputs):
+                self.waits.ended(own_id)
 
     def end_wait(self) -> None:
         """End its wait, unless it runs."""
@@ -201,9 +209,10 @@ class ProcessorNode:
         instance = self._instance
         if instance is None:
             return False
-        return has_work(
-            self.connections.input_states(now_ms), when_empty=instance.processor.triggers_when_empty
-        )
+        inputs = self.connections.input_states(now_ms)
+        if not any(one.available for one in inputs):
+            self._end_wait_without_input()
+        return has_work(inputs, when_empty=instance.processor.triggers_when_empty)
 
     def next_due_ms(self) -> int | None:
         """Return when the first penalty in the inputs ends, epoch ms; None if there is none."""
@@ -250,6 +259,8 @@ class ProcessorNode:
             is_awaited = self._starting is instance
             if is_awaited:
                 self._starting, self._instance = None, instance
+                if not instance.unavailable_reports:
+                    self.waits.ended(self.plan.identity.id)  # of the starts that failed
         if not is_awaited:
             instance.let_go()
 
