@@ -10,7 +10,7 @@ import pytest
 from controller_kit import World, apply
 from repository_kit import Opened
 
-from penstock.core.errors import Dependency, Unavailable
+from penstock.core.errors import Conflict, Dependency, Unavailable
 from penstock.core.waits import WaitTable
 from penstock.flow.controller.component_connections import ComponentConnections
 from penstock.flow.controller.connection_queues import ConnectionQueues
@@ -287,3 +287,25 @@ def test_a_processor_that_cannot_start_waits_until_it_is_stopped_or_removed(
     else:
         controller.stop("Begin")
     until(lambda: controller.waits() == ())
+
+
+def test_a_single_run_that_is_refused_does_not_end_the_wait_of_a_start(world: World) -> None:
+    controller = world.open()
+    apply(controller, STARTS)
+    controller.start()
+    until(lambda: bool(controller.waits()))
+    [before] = controller.waits()
+    with pytest.raises(Conflict, match="stop it before it runs once"):
+        controller.run_once("Begin")
+    controller.status()  # the scheduler has handled everything before
+    [after] = controller.waits()
+    assert after.since_ms == before.since_ms
+
+
+def test_a_single_run_that_cannot_be_prepared_leaves_no_wait(world: World) -> None:
+    controller = world.open()
+    apply(controller, STARTS)
+    with pytest.raises(Conflict, match=r"did not run: .*no broker answers"):
+        controller.run_once("Begin")
+    controller.status()
+    assert controller.waits() == ()

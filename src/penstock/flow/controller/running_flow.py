@@ -202,7 +202,9 @@ class RunningFlow:
         """
         component_id = self._parts.component_id(target)
         ran = self._scheduler.run_once(component_id)
-        self._parts.end_wait_after(ran, component_id)
+        # The scheduler refuses the run of a component that was started, which may still try to.
+        if not self._startable([component_id]):
+            self._parts.end_wait_after(ran, component_id)
         return ran
 
     def note_cron_progress(self, *, ends_in_order: bool = True) -> None:
@@ -274,9 +276,11 @@ class RunningFlow:
         wanted = self.applied.wanted
         return [one for one in ids if wanted.runs(one) and self._parts.is_enabled(one)]
 
+    def _startable(self, ids: Iterable[str]) -> list[str]:
+        return [one for one in self._wanted(ids) if one not in self.held]
+
     def _start_wanted(self, ids: Iterable[str]) -> None:
-        chosen = [one for one in self._wanted(ids) if one not in self.held]
-        for started in [self._scheduler.start(one) for one in chosen]:
+        for started in [self._scheduler.start(one) for one in self._startable(ids)]:
             answer(started)
 
 
