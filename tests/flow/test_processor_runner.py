@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from penstock.core.errors import Unavailable
+from penstock.core.errors import Dependency, Unavailable
 from penstock.flow.processor import (
     INT,
     ProcessContext,
@@ -127,3 +127,33 @@ def test_a_commit_that_fails_changes_nothing() -> None:
             runner.run()
         assert len(runner.queued) == 1
         assert runner.state == {}
+
+
+AWAY = Unavailable("no broker answers", dependency=Dependency.BROKER)
+
+
+class Unreachable(Processor):
+    """Raises while its dependency fails."""
+
+    success = Relationship("All.")
+    is_away = True
+
+    def on_scheduled(self, context: ProcessContext) -> None:
+        if self.is_away:
+            raise AWAY
+
+    def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
+        raise AWAY
+
+
+def test_what_a_start_or_a_trigger_raises_is_reported_as_in_a_service() -> None:
+    runner = ProcessorRunner(Unreachable)
+    with pytest.raises(Unavailable):
+        runner.start()
+    assert runner.unavailable is AWAY
+    runner.processor.is_away = False
+    with runner:
+        assert runner.unavailable is None
+        with pytest.raises(Unavailable):
+            runner.run()
+        assert runner.unavailable is AWAY

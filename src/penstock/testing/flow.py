@@ -357,7 +357,11 @@ class ProcessorRunner(Generic[P]):
     def start(self) -> None:
         """Start the processor, unless it runs: `on_scheduled`."""
         if not self._host.started:
-            self.processor.on_scheduled(self.context)
+            try:
+                self.processor.on_scheduled(self.context)
+            except Unavailable as error:
+                self._host.report_unavailable(error, None)
+                raise
             self._host.started = True
 
     def stop(self) -> None:
@@ -487,7 +491,7 @@ class ProcessorRunner(Generic[P]):
 
     @property
     def unavailable(self) -> Unavailable | None:
-        """Return the failure of a dependency that was reported last; reading resets it."""
+        """Return the last `Unavailable` that was reported or raised; reading resets it."""
         reported, self._host.unavailable = self._host.unavailable, None
         return reported
 
@@ -518,6 +522,8 @@ class ProcessorRunner(Generic[P]):
         except BaseException as error:
             with suppress(Terminated):
                 transaction.fail(error)
+            if isinstance(error, Unavailable):
+                self._host.report_unavailable(error, None)
             raise
         finally:
             self.statistics += transaction.statistics
