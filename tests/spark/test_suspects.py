@@ -7,8 +7,11 @@ import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import cast
 
+import grpc
+import pyarrow as pa
 import pytest
 
 from penstock.core.clock import SystemClock
@@ -24,8 +27,8 @@ from penstock.spark.sql.crash_suspects import (
     WINDOW_S,
     CrashSuspects,
 )
-from penstock.spark.sql.service import SqlOptions, SqlQuery, SqlService
-from penstock.spark.tables import TableSource
+from penstock.spark.sql.service import SqlOptions, SqlQuery, SqlResult, SqlService
+from penstock.spark.tables import Tables, TableSource
 from penstock.testing.clock import VirtualClock
 
 BOMB, GOOD, SLOW = "SELECT repeat('x', n)", "SELECT 1", "SELECT count(*) FROM large"
@@ -289,3 +292,71 @@ def test_a_loss_of_a_session_alone_makes_no_suspect(monkeypatch: pytest.MonkeyPa
         clock.advance(1.0)
         with pytest.raises(EngineUnavailable):
             service.query(SqlQuery(GOOD))
+
+
+class TickingClock(VirtualClock):
+    """Every look at it takes a millisecond."""
+
+    def monotonic_s(self) -> float:
+        self.advance(0.001)
+        return super().monotonic_s()
+
+
+def test_an_end_of_spark_counts_once_in_whichever_session_it_is_met(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(SparkSessions, "_connect", lambda _sessions: SimpleNamespace())
+    monkeypatch.setattr(SparkSessions, "has_ended", lambda *_: True)
+
+    class UsesEachSession:
+        def tables(self) -> object:
+            for sessions in used:
+                with sessions.use() as spark:
+                    if any(spark is one for one in ended):
+                        raise grpc.RpcError
+            raise InvalidRequest("the new Spark was reached")
+
+    nowhere = SparkSessions(SparkSessionOptions("sc://localhost:1"))
+    service = SqlService(nowhere, cast("TableSource", UsesEachSession()), TickingClock())
+    used = [
+        sessions
+        for pair in (service._sessions, service._exact)
+        for sessions in (pair._outlined, pair._sessions)
+    ]
+    ended = [sessions.get() for sessions in used]
+    with pytest.raises(InvalidRequest, match="the new Spark was reached"):
+        service.query(SqlQuery(BOMB))
+    assert [one.ends for one in service._suspects._suspects.values()] == [1]
+
+
+def test_a_loss_after_a_success_of_the_restarted_spark_is_not_blamed_on_the_restart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(SparkSessions, "has_ended", lambda *_: False)
+    clock = VirtualClock()
+    spark = SimpleNamespace(addTag=lambda _: None, removeTag=lambda _: None)
+
+    def run_in(asked: object, _case_variants: object) -> SqlResult:
+        sql = asked.query.sql  # type: ignore[attr-defined]
+        with asked.running.tagged(spark):  # type: ignore[attr-defined]
+            clock.advance(1.0)
+            if sql == BOMB:
+                raise LOST
+            if sql == SLOW:  # it succeeds, but had begun before the end
+                service._end_spark(SqlQuery("SELECT another"), clock.monotonic_s())
+        return SqlResult(pa.table({}), (), truncated=False)
+
+    source = SimpleNamespace(tables=lambda: Tables(1, {}))
+    service = SqlService(
+        SparkSessions(SparkSessionOptions("sc://localhost:1")),
+        cast("TableSource", source),
+        clock,
+        SqlOptions(end_spark=lambda: None),
+    )
+    monkeypatch.setattr(service, "_run_in", run_in)
+    service.query(SqlQuery(SLOW))
+    with pytest.raises(EngineUnavailable, match="another query did not stop"):
+        service.query(SqlQuery(BOMB))
+    service.query(SqlQuery(GOOD))
+    with pytest.raises(EngineUnavailable, match=r"Spark was lost.*--query-memory"):
+        service.query(SqlQuery(BOMB))

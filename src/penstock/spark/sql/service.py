@@ -251,6 +251,8 @@ class SqlService:
         self._running: dict[str, RunningCall] = {}
         self._ended_at_s = -math.inf  # replaced in one step; any thread reads it
         # When a query that succeeded had begun: Spark has started again if that was after its end.
+        # Any thread replaces it, without a mutex: if a newer value is lost, an error that follows
+        # before the next success names the restart of Spark instead of the memory.
         self._answered_from_s = -math.inf
         self._is_finishing = False  # replaced in one step; any thread reads it
 
