@@ -4,11 +4,12 @@
 parentheses, where its grammar has no commands, and is first asked for the plan of the query over
 the outlines: empty views with the names and columns of the real ones. Every node of that plan must
 be on an allow-list. No job runs for this plan: it has a limit of 0. The limit does not reach into
-subqueries, so two rules of Spark's optimizer that call functions over constants are off
+subqueries, so three rules of Spark's optimizer that call functions over constants are off
 (`GUARD_CONF`, `constants_kept`). Spark still evaluates some constants. Its analyzer needs rows of
-VALUES, LIMIT, OFFSET, the arguments of `range`, and arguments that must be constant. Its optimizer
-evaluates texts that are cast to a date or timestamp, before it applies the limit, and conditions
-over outer joins and correlated subqueries. There the check of the text stands alone (decision 37).
+VALUES, LIMIT, OFFSET, the sizes of TABLESAMPLE, the arguments of `range`, values of PIVOT, and
+arguments that must be constant. Two rules of its optimizer cannot be turned off: they evaluate
+texts that are cast to a date or timestamp, before the limit is applied, and the results of
+correlated subqueries over no rows. There the check of the text stands alone (decision 37).
 
 The real views have names that cannot be guessed. A query reaches them by common table expressions,
 which the service writes around it, so no other statement can redefine the tables that it reads.
