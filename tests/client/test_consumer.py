@@ -515,6 +515,35 @@ def test_servers_are_found_by_looking_again_and_again() -> None:
     run(story())
 
 
+def test_lookups_without_an_address_are_failed_tries() -> None:
+    async def story() -> None:
+        world = World()
+        async with FakeServer() as server:
+            unknown = (404, b'{"message":"TOPIC_NOT_FOUND"}')
+            answers = [(500, b""), unknown, producers(server.address), (500, b"")]
+            service, asked = await lookup_service(answers)
+            lookup, options = [address_of(service)], ConsumerOptions(lookup_s=50.0)
+            async with Consumer(
+                "t", "c", lookup=lookup, options=options, environment=world.environment
+            ) as c:
+                for tries, message in ((1, "no lookup service answers"), (2, "no server with")):
+                    await until(lambda tries=tries: len(asked) == tries and world.asleep(50.0))
+                    failure = c.connect_failure
+                    assert failure is not None
+                    assert failure.tries == tries
+                    assert str(failure.error).startswith(message)
+                    await world.pass_over(50.0)
+                await until(lambda: c.statistics().connections == 1)
+                assert c.connect_failure is None
+                await world.pass_over(50.0)
+                await until(lambda: len(asked) == 4 and world.asleep(50.0))
+                assert c.connect_failure is None, "there is a connection"
+            service.close()
+            await service.wait_closed()
+
+    run(story())
+
+
 def test_answers_of_lookup_services() -> None:
     status, body = producers("10.0.0.1:4150")
     assert parse_answer(status, body) == ["10.0.0.1:4150"]

@@ -17,7 +17,7 @@ from penstock.client.ready_counts import ClientPace
 from penstock.client.subscription import Subscription
 from penstock.core.backoff import Backoff
 from penstock.core.cleanup import CleanupSteps
-from penstock.core.errors import Closed, InvalidRequest, PenstockError
+from penstock.core.errors import Closed, InvalidRequest, PenstockError, Unavailable
 from penstock.core.loop_tasks import start_owned
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class ConnectFailure:
     """Failed tries to connect since the last connection was accepted.
 
     Attributes:
-        tries: Number of failed tries, at all addresses.
+        tries: Number of failed tries, at all addresses, and of lookups that found no address.
         error: Error of the last try.
     """
 
@@ -228,9 +228,7 @@ class ConsumerConnections:
                     self._inbound.failed(error)
                     return
                 _logger.warning("no connection to consume on: %s", error)
-                if not self._joined:
-                    tries = 1 if self.failure is None else self.failure.tries + 1
-                    self.failure = ConnectFailure(tries, error)
+                self._note_failure(error)
             except Exception:
                 # The outermost handler of a task: the next attempt must follow.
                 _logger.exception("no connection to consume on: %s", address)
@@ -242,6 +240,11 @@ class ConsumerConnections:
                     backoff.reset()
             await environment.sleep(backoff.next_s())
         self._serving.discard(address)
+
+    def _note_failure(self, error: PenstockError) -> None:
+        if not self._joined:
+            tries = 1 if self.failure is None else self.failure.tries + 1
+            self.failure = ConnectFailure(tries, error)
 
     def _join(self, subscription: Subscription, limit: int) -> None:
         self._accepted = True
@@ -256,11 +259,20 @@ class ConsumerConnections:
                 if found is not None:
                     # A server that is no longer known keeps its connection, but is not reconnected.
                     self._want(fixed | found)
+                if not self._wanted:  # otherwise each of them is tried, and failures are noted
+                    self._note_failure(self._unknown(services, is_answered=found is not None))
             except Exception:
                 # The outermost handler of a task: the next lookup must follow.
                 _logger.exception("cannot look up the servers of topic %s", self._topic)
             jitter = 1.0 + _JITTER * self._environment.random()
             await self._environment.sleep(self._options.lookup_s * jitter)
+
+    def _unknown(self, services: Sequence[str], *, is_answered: bool) -> Unavailable:
+        """Return the error of a lookup after which no address is known."""
+        names = ", ".join(services)
+        if is_answered:
+            return Unavailable(f"no server with topic {self._topic} is known to {names}")
+        return Unavailable(f"no lookup service answers: {names}")
 
     def _spawn(self, name: str, work: Coroutine[object, object, None]) -> None:
         task = start_owned(name, work, self.task_failed)
