@@ -320,6 +320,34 @@ def test_a_child_watch_repeats_a_call_that_raised(ends: Ends) -> None:
     assert DEATHS.counts() == {"child watch": 3}
 
 
+def test_a_call_that_always_raises_does_not_end_the_watch_of_others(ends: Ends) -> None:
+    watch = ChildWatch()
+    watch.start()
+    told, called = threading.Semaphore(0), threading.Semaphore(0)
+
+    def fail() -> None:
+        called.release()
+        raise MemoryError
+
+    reader, writer = os.pipe()
+    other_reader, other_writer = os.pipe()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        watch.watch(child.pid, reader, fail)
+        watch.watch(child.pid, other_reader, told.release)
+        os.write(writer, b".")
+        for _ in range(3):
+            assert called.acquire(timeout=LIMIT_S)
+        os.write(other_writer, b".")
+        assert told.acquire(timeout=LIMIT_S)
+        watch.stop()
+        assert child.stdin is not None
+        child.stdin.close()
+    os.close(writer)
+    os.close(other_writer)
+    assert not called.acquire(blocking=False)
+    assert DEATHS.counts() == {"child watch": 2}
+
+
 def test_a_descriptor_that_cannot_be_watched_is_dropped_and_its_owner_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -3,7 +3,7 @@
 Owns the thread, a pidfd and the reading end of a pipe for each watched child. It reaps nothing: the
 owner of a child reads its exit code. If the kernel has no pidfd, ends are not reported, and owners
 must poll. A descriptor that the kernel refuses to watch is closed, and its owner is called once, so
-that it polls, too.
+that it polls, too. A call that raises is repeated, and dropped when it has raised three times.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from penstock.core.threads import OnDeath, OwnedThread
 _logger = logging.getLogger(__name__)
 
 _READ_BYTES = 4_096
+_CALLS_MAX = 3
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
@@ -51,6 +52,7 @@ class ChildWatch:
         self._fresh: list[_Watched] = []
         # A call that is due, and that raised if the thread begins again: its event was read.
         self._due: Callable[[], None] | None = None
+        self._failed_calls = 0  # how often it raised
         self._stopped = False
         self._thread = OwnedThread("child watch", self._run, on_death=OnDeath.RESTART)
 
@@ -152,5 +154,12 @@ class ChildWatch:
 
     def _call_due(self) -> None:
         if self._due is not None and not self._stopped:
-            self._due()
-        self._due = None
+            try:
+                self._due()
+            except Exception:
+                self._failed_calls += 1
+                if self._failed_calls < _CALLS_MAX:
+                    raise  # the thread begins again with this call
+                # Otherwise the other children would not be watched any longer.
+                _logger.exception("an event of a child cannot be reported: its owner must poll")
+        self._due, self._failed_calls = None, 0
