@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import deque
 
 import orjson
@@ -12,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.core.metrics import MetricRegistry, Sample
 from penstock.services.emitter.emitter import (
@@ -90,18 +88,20 @@ class NoMemoryOnce(deque[int]):
 
 
 def test_later_items_that_are_dropped_do_not_count_as_earlier_ones_that_are_done() -> None:
-    queue: DropOldest[int] = DropOldest(2, SystemClock())
+    class FillsMeanwhile(VirtualClock):
+        def wait(self, condition: threading.Condition, timeout_s: float | None) -> bool:
+            assert timeout_s is not None
+            for number in range(3, 9):
+                queue.put(number)
+            self.advance(timeout_s)
+            return False
+
+    queue: DropOldest[int] = DropOldest(2, FillsMeanwhile())
     queue.put(1)
     taken = queue.take(1)
     queue.put(2)
-    ended: list[bool] = []
-    flush = threading.Thread(target=lambda: ended.append(queue.wait_done(0.4)))
-    flush.start()
-    time.sleep(0.1)
-    for number in range(3, 9):
-        queue.put(number)
-    flush.join()
-    assert ended == [False]  # the first item is not done
+    assert not queue.wait_done(0.4)  # the first item is not done
+    assert queue.dropped.value == 5
     queue.done(len(taken))
     queue.done(len(queue.take(10)))
     assert queue.wait_done(0)
