@@ -14,7 +14,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity, parse_time
 from penstock.spark.connect.session import SparkSessions
-from penstock.spark.sql.dialect import FUNCTIONS, in_spark
+from penstock.spark.sql.dialect import FUNCTIONS, in_spark, unresolved_column
 from penstock.spark.sql.service import SqlQuery, SqlService
 
 pytestmark = pytest.mark.spark
@@ -311,6 +311,33 @@ def test_a_function_that_is_unknown_is_told_where_the_known_ones_are(sql: SqlSer
 def test_a_long_mistake_is_looked_at_once() -> None:
     # A pattern that begins anew at each FLOOR would take hours; the other threads wait for it.
     assert in_spark("SELECT " + "FLOOR(" * 500_000, "[PARSE_SYNTAX_ERROR]") == ""
+
+
+@pytest.mark.parametrize(
+    ("sql", "name", "refusal"),
+    [
+        (
+            'SELECT "a`.b"',
+            ["a`.b"],
+            "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column `a``.b` cannot be resolved: `t`.`a`?",
+        ),
+        (
+            'SELECT t."a.b" FROM t',
+            ["t", "a.b"],
+            "[UNRESOLVED_COLUMN.WITHOUT_SUGGESTION] A column `t`.`a.b` cannot be resolved.",
+        ),
+        (
+            'SELECT 1 FROM t JOIN u USING ("n")',
+            ["n"],
+            "[UNRESOLVED_USING_COLUMN_FOR_JOIN] USING column `n` cannot be resolved on the left.",
+        ),
+    ],
+)
+def test_only_a_name_of_one_part_may_be_meant_as_a_text(
+    sql: str, name: list[str], refusal: str
+) -> None:
+    assert unresolved_column(refusal) == name
+    assert ("Double quotes" in in_spark(sql, refusal)) is (name == ["a`.b"])
 
 
 def test_a_plain_mistake_has_no_hint() -> None:

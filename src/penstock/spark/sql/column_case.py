@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.column_case import case_variants_in, shown_case_variants
+from penstock.spark.sql.dialect import quoted_names, unresolved_column
 from penstock.spark.sql_guard import GUARD_CONF
 from penstock.spark.tables.columns import KnownColumns
 from penstock.spark.tables.model import Columns, TableFile
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from penstock.spark.connect.running_calls import RunningCall
     from penstock.spark.connect.session import SparkSessions
 
-_NAME: Final = r"`(?:[^`]|``)+`"
-_UNKNOWN: Final = re.compile(rf"\[UNRESOLVED_(?:USING_)?COLUMN[^`]*?({_NAME}(?:\.{_NAME})*) cannot")
-_PART: Final = re.compile(_NAME)
 _PLACE: Final = re.compile(r"line (\d+),? pos(?:ition)? (\d+)")
 
 
@@ -134,19 +132,18 @@ class CaseTables:
 
     def explained(self, text: str) -> str:
         """Return Spark's error for a query, with a hint at names in another case."""
-        unknown = _UNKNOWN.search(text)
-        if unknown is None:
+        unknown = unresolved_column(text)
+        if not unknown:
             return text
-        name = _PART.findall(unknown[1])[-1][1:-1].replace("``", "`")
+        name = unknown[-1]
         found = {
             datasource: [one for one, _ in columns if one.lower() == name.lower() and one != name]
             for datasource, columns in self._columns.items()
         }
         alike = {datasource: names for datasource, names in found.items() if names}
         if not alike:
-            named = (one[1:-1].replace("``", "`") for one in _PART.findall(text))
             # An alias, among the names that Spark suggests.
-            if any(one != name and one.lower() == name.lower() for one in named):
+            if any(one != name and one.lower() == name.lower() for one in quoted_names(text)):
                 return f"{text}\n{self.why()}: write each name as it was defined"
             return text
         where = _PLACE.search(text)

@@ -108,7 +108,10 @@ _NO_FUNCTION: Final[Mapping[str, str]] = {
     "EXTERN": "FROM TABLE(EXTERN(…)) in INSERT and REPLACE, which tasks run; queries read no files",
 }
 # A name that Spark cannot resolve, as the error shows it.
-_COLUMN: Final = re.compile(r"UNRESOLVED_COLUMN[.\w]*\][^`]*`((?:[^`]|``)+)` cannot")
+_PART: Final = re.compile(r"`(?:[^`]|``)+`")
+_COLUMN: Final = re.compile(
+    rf"\[UNRESOLVED_(?:USING_)?COLUMN[^`]*?({_PART.pattern}(?:\.{_PART.pattern})*) cannot"
+)
 _UNKNOWN: Final = re.compile(r"UNRESOLVED_ROUTINE\][^`]*`(\w+)`")
 # Two patterns, because one that spans a query takes quadratic time if no TO follows.
 _ROUNDED: Final = re.compile(r"\b(FLOOR|CEIL|CEILING)\s*\(", re.IGNORECASE)
@@ -144,10 +147,11 @@ def in_spark(sql: str, refusal: str) -> str:
         if written := _of_time_call(name, sql):
             return f"{name} is a function of Druid's SQL. In Spark SQL: {written}"
         return _of_function(name) or f"Spark SQL has no function {name}: see {_FUNCTION_LIST}"
-    column = _COLUMN.search(refusal)
-    if column:
-        text = column[1].replace("``", "`")
-        if f'"{text}"' in sql and "'" not in text and len(text) <= _SHOWN:
+    if column := unresolved_column(refusal):
+        text = column[-1]
+        # A part of a name, and a column of USING, is not a text.
+        may_be_text = len(column) == 1 and "UNRESOLVED_USING_" not in refusal
+        if may_be_text and f'"{text}"' in sql and "'" not in text and len(text) <= _SHOWN:
             return f"""Double quotes enclose a name. If "{text}" is a text, write '{text}'"""
         return ""
     table = _TABLE.search(refusal)
@@ -165,6 +169,17 @@ def in_spark(sql: str, refusal: str) -> str:
     if re.search(r"\bJSON_OBJECT\s*\(", sql, re.IGNORECASE):
         return _of_function("JSON_OBJECT")
     return ""
+
+
+def unresolved_column(refusal: str) -> list[str]:
+    """Return the parts of the column's name that Spark did not find; none for other errors."""
+    column = _COLUMN.search(refusal)
+    return quoted_names(column[1]) if column else []
+
+
+def quoted_names(text: str) -> list[str]:
+    """Return the names in backquotes in a text of Spark."""
+    return [one[1:-1].replace("``", "`") for one in _PART.findall(text)]
 
 
 def _rounded(function: str, unit: str, time: str) -> str:
