@@ -303,25 +303,24 @@ class SparkSessions:
 
     def forget(self, session: SparkSession) -> None:
         """Drop a lost session, so that the next `get` connects again."""
-        with self._mutex:
-            if self._session is not session:
-                return
-            self._session = None
-        _release(session, tell=False)
+        self._end(session, tell=False)
 
     def drop(self) -> None:
         """Drop the session of a Spark that has ended, so that the next `get` connects again."""
-        with self._mutex:
-            session, self._session = self._session, None
-        if session is not None:
-            _release(session, tell=False)
+        self._end(tell=False)
 
     def close(self) -> None:
         """Close the session."""
+        self._end(tell=True)
+
+    def _end(self, only: SparkSession | None = None, *, tell: bool) -> None:
+        """Take out the session, if there is one, and release it; `only`: if it is this one."""
         with self._mutex:
-            session, self._session = self._session, None
-        if session is not None:
-            _release(session, tell=True)
+            session = self._session
+            if session is None or (only is not None and session is not only):
+                return
+            self._session = None
+        _release(session, tell=tell)
 
     def _connect(self) -> SparkSession:
         if not self._options.is_connect:
