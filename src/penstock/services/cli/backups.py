@@ -236,7 +236,10 @@ def _rebuild(options: PenstockOptions, *, skip_unknown: bool, as_json: bool) -> 
         return
     print_rows(rows, as_json=False, empty="no segments")
     if found.unknown:
-        warn("penstock: what the files do not tell, and what may therefore be missing or wrong:")
+        warn(
+            "penstock: the segment files do not contain the following, so it may be missing or"
+            " wrong:"
+        )
     for sentence in found.unknown:
         warn(f"  {sentence}")
 
