@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -19,7 +20,6 @@ from penstock.broker.tcp.session import ClientSession
 from penstock.core.state_machine import IMPOSSIBLE, Refusal, Transition
 
 E = ClientEvent
-LENGTH = 7
 OF_CONSUMERS = {E.RDY, E.FIN, E.REQ, E.TOUCH, E.CLS}
 OF_NO_CONSUMER = {E.SUB, E.IDENTIFY, E.AUTH}
 PUBLISHES = {E.PUB, E.MPUB, E.DPUB}
@@ -66,24 +66,22 @@ Walk = tuple[ClientEvent, ...]
 
 
 def walks() -> Iterator[tuple[ClientState, Facts, Walk]]:
-    """Yield every place that walks of up to `LENGTH` events reach, each with one walk."""
+    """Yield every place that walks of any length reach, each with a shortest walk."""
     found: dict[Place, Walk] = {
         (state, Facts(state is ClientState.TLS_REQUIRED)): ()
         for state in CONNECTION_MACHINE.initial
     }
-    layer = found
-    for _ in range(LENGTH):
-        following: dict[Place, Walk] = {}
-        for (state, facts), walk in layer.items():
-            for event in ClientEvent:
-                outcome = CONNECTION_MACHINE.outcome(state, event)
-                if isinstance(outcome, Transition):
-                    place = (outcome.state, facts.after(event))
-                    if place not in found:
-                        following[place] = (*walk, event)
-        found = found | following
-        layer = following
-    assert not layer, "longer walks reach more places"
+    left = deque(found)
+    while left:
+        state, facts = left.popleft()
+        for event in ClientEvent:
+            outcome = CONNECTION_MACHINE.outcome(state, event)
+            if isinstance(outcome, Transition):
+                place = (outcome.state, facts.after(event))
+                if place not in found:
+                    found[place] = (*found[state, facts], event)
+                    left.append(place)
+    assert {state for state, _ in found} == set(ClientState)
     for (state, facts), walk in found.items():
         yield state, facts, walk
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import CorruptData, InvalidRequest
-from penstock.core.state_machine import IMPOSSIBLE, Transition
+from penstock.core.state_machine import IMPOSSIBLE, Refusal, Transition
 from penstock.indexing.read_plan import AvailableRange, BatchLimits, next_batch
 from penstock.indexing.sequences import (
     SEQUENCE_MACHINE,
@@ -276,39 +276,128 @@ def test_the_table_of_answers_to_end_offsets(stage, offsets, kind, paused, finis
 # the machine of one sequence
 
 
-def walks(length: int):
-    """Yield all sequences of events that the table allows, each with states and effects."""
-    left = [(state, ()) for state in SEQUENCE_MACHINE.initial]
-    while left:
-        state, steps = left.pop()
-        yield steps
-        for event in SequenceEvent if len(steps) < length else ():
-            outcome = SEQUENCE_MACHINE.outcome(state, event)
-            if isinstance(outcome, Transition):
-                left.append((outcome.state, (*steps, (event, state, outcome))))
+@dataclass(frozen=True)
+class Facts:
+    """A sequence as an owner without a table would keep it, in one run of its task.
 
+    Attributes:
+        state: State of the machine.
+        stored: Its state in sequences.json, where only OPEN and CLOSED are; None: it is not there.
+        is_started: Its task has reported the start.
+        has_messages: Some of its messages are persisted.
+        is_whole: All of its messages are persisted.
+        is_published: The effect PUBLISH was carried out.
+        is_gone: The task no longer has it.
+    """
 
-def test_walks_over_the_table_keep_the_promises():
-    gone = {SequenceState.PUBLISHED, SequenceState.WITHDRAWN}
-    for steps in walks(7):
-        effects = [effect for _, _, outcome in steps for effect in outcome.effects]
-        assert effects.count(SequenceEffect.PUBLISH) <= 1
-        after_publish = (
-            effects[effects.index(SequenceEffect.PUBLISH) :]
-            if SequenceEffect.PUBLISH in effects
-            else []
+    state: SequenceState
+    stored: SequenceState | None
+    is_started: bool = False
+    has_messages: bool = False
+    is_whole: bool = False
+    is_published: bool = False
+    is_gone: bool = False
+
+    def may_be_reported(self, event: SequenceEvent) -> bool:
+        """Whether the owner may report an event now; the table must decide each of these."""
+        match event:
+            case SequenceEvent.STARTED:
+                return not self.is_started
+            case SequenceEvent.REACHED:
+                return self.stored is SequenceState.CLOSED and not self.is_whole
+            case _ if not self.is_started:
+                return False
+            case SequenceEvent.PERSISTED:
+                return not self.is_whole and not self.is_gone
+            case SequenceEvent.STREAM_LOST:
+                return self.has_messages and not self.is_whole
+            case SequenceEvent.STREAM_LOST_BEFORE:
+                return not self.has_messages and not self.is_whole and not self.is_gone
+            case SequenceEvent.MERGED:
+                return self.has_messages
+            case SequenceEvent.READY:
+                return self.is_whole and not self.is_published
+            case SequenceEvent.PUBLISHED:
+                return self.is_published and not self.is_gone
+            case _:
+                return True
+
+    def after(self, event: SequenceEvent) -> Facts:
+        """Return the facts after an event, and check its effects."""
+        outcome = SEQUENCE_MACHINE.transition(self.state, event)
+        if isinstance(outcome, Refusal):
+            assert event is SequenceEvent.END_SET
+            assert self.state is not SequenceState.OPEN
+            return self
+        now = replace(
+            self,
+            state=outcome.state,
+            is_started=self.is_started or event is SequenceEvent.STARTED,
+            has_messages=self.has_messages or event is SequenceEvent.PERSISTED,
+            is_whole=self.is_whole or event is SequenceEvent.REACHED,
         )
-        # It would show rows twice.
-        assert SequenceEffect.ANNOUNCE not in after_publish
-        for event, state, outcome in steps:
-            saves = [one for one in outcome.effects if one.name.startswith("SAVE_")]
-            # What follows from a change happens after the change is durable.
-            assert list(outcome.effects[: len(saves)]) == saves
-            if state is SequenceState.OPEN and outcome.state is not state:
-                assert SequenceEffect.SAVE_SEQUENCES in saves
-            if SequenceEffect.DELETE_OLD_FILES_LATER in outcome.effects:
-                assert SequenceEffect.SAVE_COMMIT in saves
-            assert state not in gone or event is SequenceEvent.MERGED
+        saves = [effect for effect in outcome.effects if effect.name.startswith("SAVE_")]
+        assert list(outcome.effects[: len(saves)]) == saves, "what follows happens after the save"
+        for effect in outcome.effects:
+            if effect is SequenceEffect.SAVE_SEQUENCES:
+                now = replace(now, stored=now.state_in_file(), is_gone=now.state_in_file() is None)
+                continue
+            assert now.stored is now.state_in_file(), "no effect of a state that a crash would undo"
+            if effect is SequenceEffect.PUBLISH:
+                assert not self.is_published
+                now = replace(now, is_published=True)
+            if effect is SequenceEffect.ANNOUNCE:
+                assert not now.is_published, "it would show rows twice"
+            if effect is SequenceEffect.DELETE_OLD_FILES_LATER:
+                assert SequenceEffect.SAVE_COMMIT in saves, "a crash would need the old files"
+        return now.checked()
+
+    def state_in_file(self) -> SequenceState | None:
+        """Return the state that sequences.json should have."""
+        if self.state in SEQUENCE_MACHINE.final:
+            return None
+        return SequenceState.OPEN if self.state is SequenceState.OPEN else SequenceState.CLOSED
+
+    def checked(self) -> Facts:
+        """Check the invariants between two events."""
+        assert self.stored is self.state_in_file()
+        assert self.is_gone == (self.state in SEQUENCE_MACHINE.final)
+        waits_or_later = {SequenceState.READ, SequenceState.PUBLISHING, SequenceState.PUBLISHED}
+        assert self.is_whole == (self.state in waits_or_later)
+        publishes_or_later = {SequenceState.PUBLISHING, SequenceState.PUBLISHED}
+        assert self.is_published == (self.state in publishes_or_later)
+        assert (self.state is SequenceState.WITHDRAWN) <= (not self.has_messages)
+        return self
+
+
+def test_every_sequence_of_events_keeps_the_promises_and_reaches_every_cell():
+    """All facts that any number of events can make: there are few.
+
+    A crash is not an event: it leaves what is stored, from which the next run begins.
+    """
+    begun = {
+        Facts(state, state, has_messages=has_messages)
+        for state in SEQUENCE_MACHINE.initial
+        for has_messages in (False, True)
+    }
+    left, known, reported = [*begun], {*begun}, set()
+    while left:
+        facts = left.pop()
+        for event in filter(facts.may_be_reported, SequenceEvent):
+            reported.add((facts.state, event))
+            after = facts.after(event)
+            if after.stored is not None:
+                assert Facts(after.stored, after.stored, has_messages=after.has_messages) in begun
+            if after not in known:
+                known.add(after)
+                left.append(after)
+    assert {facts.state for facts in known} == set(SequenceState)
+    assert {
+        (state, event)
+        for state in SequenceState
+        for event in SequenceEvent
+        if isinstance(SEQUENCE_MACHINE.outcome(state, event), Transition)
+    } <= reported, "a cell that can never happen"
 
 
 def test_a_cut_withdraws_what_comes_after_it_and_keeps_what_is_read():
