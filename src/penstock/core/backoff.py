@@ -16,6 +16,15 @@ _GROWTHS_MAX: Final = 40  # by then even one millisecond has grown beyond every 
 _MS: Final = 1_000
 
 
+def grown(initial: int, most: int, failures: int, factor: int = 2) -> int:
+    """Return the delay after a number of failures in a row, 1 or more, in the unit of `initial`.
+
+    For delays that are not times, such as rounds; those that are have a `RetryPolicy`.
+    """
+    growth: int = factor ** min(failures - 1, _GROWTHS_MAX)
+    return min(most, initial * growth)
+
+
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """Delay before the next attempt, by the number of failures in a row.
@@ -34,8 +43,7 @@ class RetryPolicy:
 
     def delay_ms(self, failures: int) -> int:
         """Return the longest delay after a number of failures in a row, 1 or more."""
-        growth: int = self.factor ** min(failures - 1, _GROWTHS_MAX)
-        return min(self.max_ms, self.initial_ms * growth)
+        return grown(self.initial_ms, self.max_ms, failures, self.factor)
 
     def random_delay_s(self, failures: int, random: Callable[[], float]) -> float:
         """Return the delay in seconds, shortened at random.

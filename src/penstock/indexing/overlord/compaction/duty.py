@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
+from penstock.core.backoff import grown
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError
 from penstock.indexing.lockbox.model import LockPolicy
 from penstock.indexing.overlord.compaction.planner import (
@@ -48,6 +49,7 @@ CONFIG_NAME: Final = "coordinator.compaction.config"
 TASK_PREFIX: Final = "auto_compact_"
 
 _TRIES: Final = 10
+_ROUNDS_LEFT_ALONE: Final = 2
 _ROUNDS_LEFT_ALONE_MAX: Final = 64
 # Rounds for which a failure is kept after its interval may be retried.
 _ROUNDS_REMEMBERED: Final = 64
@@ -257,7 +259,7 @@ class CompactionDuty:
             if row is not None and row.state == "FAILED":
                 before = self._failing.get(place)
                 failures = 1 if before is None else before.failures + 1
-                rounds = min(_ROUNDS_LEFT_ALONE_MAX, 1 << failures)
+                rounds = grown(_ROUNDS_LEFT_ALONE, _ROUNDS_LEFT_ALONE_MAX, failures)
                 self._failing[place] = _Failing(failures, rounds)
             else:
                 self._failing.pop(place, None)
