@@ -64,12 +64,17 @@ EXEMPT = {
     "a port towards a part that may be absent or in another thread, and answers with a future": {
         "indexing.overlord.duties.duty.DutyTools": {"slots", "submit"},
     },
-    "a session or a task reports to the process that runs it, and knows no scheduler or peon": {
+    "a session reports to the process that runs it, and knows no scheduler": {
         "flow.session.services.SessionContext": {"yield_for"},
+    },
+    "the peon alone shows the waits of a task; a port would need an empty one for all others": {
         "indexing.batch.retrying_caller.RetryingCaller": {"waits_changed"},
     },
-    "messages and failures arrive from the network at any time, as at an asyncio protocol": {
+    "messages and failures arrive at any time; as methods they would be in the API of `Consumer`": {
         "client.connections.Inbound": {"failed", "forget", "put"},
+    },
+    "a timer's thread reports it after ten seconds; only the service knows the query it means": {
+        "spark.connect.running_calls.RunningCall": {"on_ignored"},
     },
     "finds or asks a part that may be absent, or at another address at each call": {
         "services.api.broker_port.HttpBrokerPort": {"find"},
@@ -93,9 +98,7 @@ EXEMPT = {
         "services.host.launcher.ChildPlan": {"command", "restart_reason"},
         "services.host.launcher.Launcher": {"on_ready", "print_line"},
         "services.membership.election.LeaderSelector": {"broken"},
-        "services.readiness.Readiness": {"on_ready", "on_waiting"},
         "services.roles.peon.PeonRole": {"notify_worker"},
-        "spark.connect.running_calls.RunningCall": {"on_ignored"},
     },
 }
 

@@ -18,6 +18,7 @@ from batch_kit import index, lines
 from engine_kit import FakeBatchEngine
 from overlord_kit import OverlordWorld, noop, served, supervisor_spec
 from places_kit import Overlords
+from start_kit import Start
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Dependency, PenstockError, Unavailable
@@ -289,7 +290,7 @@ class PeonInThisProcess:
 
 def metrics_of(world: OverlordWorld) -> dict[str, float]:
     """Return the failed tries by dependency, as the overlord's ``/metrics`` has them."""
-    readiness = Readiness("overlord", [], world.clock, on_ready=int, waits=world.overlord.waits)
+    readiness = Readiness("overlord", [], world.clock, Start(), world.overlord.waits)
     samples = [one for one in readiness.samples() if one.name == "penstock_waiting_tries"]
     return {dict(one.labels)["dependency"]: one.value for one in samples if one.value}
 

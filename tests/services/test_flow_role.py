@@ -43,16 +43,18 @@ class Process:
             options=options,
             clock=SystemClock(),
             listener=self.listener,
-            report_ready=self.is_ready.set,
+            start_listener=self,
             request_stop=self.stop_asked.set,
             emitter=self.alerts,
-            report_waiting=self._waits,
         )
 
     def host(self) -> flow.FlowHost:
         return flow.FlowHost(self.context, BrokerFinder(self.context.options, FixedPlaces()))
 
-    def _waits(self, reason: str) -> None:
+    def ready(self) -> None:
+        self.is_ready.set()
+
+    def waiting(self, reason: str) -> None:
         self.waits.append(reason)
         self.is_waiting.set()
 

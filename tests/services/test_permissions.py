@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from event_kit import KeptEvents
 from places_kit import FixedPlaces
+from start_kit import Start
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest
@@ -241,7 +242,7 @@ def test_the_flow_makes_its_folder_for_its_user_also_under_the_umask_for_a_group
     os.umask(GROUP_UMASK)
     with socket.socket() as listener:
         context = RoleContext(
-            *("flow", options, SystemClock(), listener, lambda: None, lambda: None, KeptEvents())
+            *("flow", options, SystemClock(), listener, Start(), int, KeptEvents())
         )
         host = flow.FlowHost(context, BrokerFinder(options, FixedPlaces()))
         host.start()
@@ -264,7 +265,7 @@ def test_a_start_that_fails_behind_the_flow_ends_it_in_order(
     (folder.tmp / "flow" / "1").mkdir(parents=True)
     with socket.socket() as listener:
         context = RoleContext(
-            *("flow", options, SystemClock(), listener, lambda: None, lambda: None, KeptEvents())
+            *("flow", options, SystemClock(), listener, Start(), int, KeptEvents())
         )
         host = flow.FlowHost(context, BrokerFinder(options, FixedPlaces()))
         with monkeypatch.context() as broken:

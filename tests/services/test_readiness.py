@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from start_kit import Start
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Dependency, PenstockError, StorageUnavailable, Unavailable
@@ -45,8 +46,7 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_turns_true_when_all_work_and_false_when_one_does_not() -> None:
     storage, query = Part(StorageUnavailable("503")), Part(Unavailable("no session"))
-    told: list[str] = []
-    ready = threading.Event()
+    start = Start()
     made = Readiness(
         "router",
         [
@@ -54,8 +54,7 @@ def test_it_turns_true_when_all_work_and_false_when_one_does_not() -> None:
             Check("answer a query", Dependency.SPARK, query.attempt),
         ],
         SystemClock(),
-        on_ready=ready.set,
-        on_waiting=told.append,
+        start,
     )
     assert not made.state().ready, "nothing was tried yet"
     made.start()
@@ -63,13 +62,13 @@ def test_it_turns_true_when_all_work_and_false_when_one_does_not() -> None:
         until(lambda: [one.tries > 2 for one in made.state().reasons] == [True, True])
         found = {one.dependency: one.error for one in made.state().reasons}
         assert found == {Dependency.STORAGE: "503", Dependency.SPARK: "no session"}
-        assert any("deep storage since" in text and "503" in text for text in told)
+        assert any("deep storage since" in text and "503" in text for text in start.reasons)
         query.error = None
         until(lambda: len(made.state().reasons) == 1)
-        assert not ready.is_set()
+        assert not start.is_ready.is_set()
         storage.error = None
         until(lambda: made.state().ready)
-        until(ready.is_set)
+        until(start.is_ready.is_set)
         first_ms = SystemClock().now_ms()
         storage.error = ValueError("a bug")
         until(lambda: not made.state().ready)
@@ -87,21 +86,23 @@ def test_it_turns_true_when_all_work_and_false_when_one_does_not() -> None:
 
 
 def test_a_report_of_readiness_that_raised_is_repeated() -> None:
-    reports: list[str] = []
+    class Failing(Start):
+        reports = 0
 
-    def report() -> None:
-        reports.append("ready")
-        if len(reports) == 1:
-            raise MemoryError
+        def ready(self) -> None:
+            self.reports += 1
+            if self.reports == 1:
+                raise MemoryError
 
+    start = Failing()
     check = Check("read the metadata", Dependency.METADATA, Part().attempt)
-    made = Readiness("router", [check], SystemClock(), on_ready=report)
+    made = Readiness("router", [check], SystemClock(), start)
     made._try(check)
     with pytest.raises(MemoryError):
         made._report()
     made._report()
     made._report()
-    assert reports == ["ready"] * 2
+    assert start.reports == 2
 
 
 def test_what_was_not_tried_yet_and_a_stop_are_no_waits() -> None:
@@ -109,7 +110,7 @@ def test_what_was_not_tried_yet_and_a_stop_are_no_waits() -> None:
         "router",
         [Check("read the metadata", Dependency.METADATA, Part().attempt)],
         SystemClock(),
-        on_ready=lambda: None,
+        Start(),
     )
     document = made.state().to_json()
     assert document == {
@@ -129,7 +130,7 @@ def test_a_check_that_hangs_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None
         "worker",
         [Check("reach Spark", Dependency.SPARK, part.attempt)],
         SystemClock(),
-        on_ready=lambda: None,
+        Start(),
     )
     made.start()
     try:
@@ -149,9 +150,7 @@ def test_a_check_that_hangs_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_errors_of_penstock_and_bugs_alike_are_reasons_never_an_end() -> None:
     part = Part(PenstockError("odd"))
-    made = Readiness(
-        "flow", [Check("x", Dependency.DISK, part.attempt)], SystemClock(), on_ready=lambda: None
-    )
+    made = Readiness("flow", [Check("x", Dependency.DISK, part.attempt)], SystemClock(), Start())
     made.start()
     try:
         until(lambda: part.tries > 2)

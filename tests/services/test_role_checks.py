@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import pytest
 import sqlalchemy
+from start_kit import Start
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import (
@@ -69,7 +70,7 @@ def checks_of(role: str, folder: Path, spark_port: int) -> dict[str, Check]:
     clock = SystemClock()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         emitter = service_emitter(options, clock, role)
-        context = Composing(role, options, clock, listener, int, int, emitter)
+        context = Composing(role, options, clock, listener, Start(), int, emitter)
         COMPOSES[role](context)
     return context.checks
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from event_kit import KeptEvents
+from start_kit import Start
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Closed
@@ -30,7 +31,7 @@ class Process:
             options=PenstockOptions(data_dir=folder),
             clock=SystemClock(),
             listener=self.listener,
-            report_ready=lambda: None,
+            start_listener=Start(),
             request_stop=self.stop_asked.set,
             emitter=self.alerts,
         )

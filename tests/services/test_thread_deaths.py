@@ -20,6 +20,7 @@ from types import SimpleNamespace
 
 import pytest
 from event_kit import KeptEvents
+from start_kit import Start
 
 from penstock.core import threads
 from penstock.core.clock import SystemClock
@@ -187,7 +188,7 @@ def _projections(clock: FaultyClock, folder: Path) -> object:
 
 def _readiness(clock: FaultyClock, _folder: Path) -> object:
     check = Check("work", Dependency.OTHER, lambda: None)
-    return Readiness("flow", [check], clock, on_ready=lambda: None)
+    return Readiness("flow", [check], clock, Start())
 
 
 # What a role has, its threads that die, and what follows.
@@ -214,7 +215,7 @@ def test_threads_without_state_of_their_own_start_again(
     owner.start()  # type: ignore[attr-defined]
     until(lambda: name in DEATHS.counts() and not clock.faults)
     # The role is not ready as long as the thread does not run, and reports that.
-    ready = Readiness("flow", [], SystemClock(), on_ready=lambda: None).state()
+    ready = Readiness("flow", [], SystemClock(), Start()).state()
     assert not ready.ready
     assert any(one.startswith(f"{name} ended unexpectedly") for one in ready.texts())
     assert f'penstock_thread_deaths_total{{role="flow",thread="{name}"}} 1.0' in metrics_text()
@@ -479,7 +480,7 @@ def test_threads_with_state_end_the_process(ends: Ends, tmp_path: Path, name: st
 
 def test_a_check_that_fails_to_be_made_keeps_the_role_unready_and_comes_again(ends: Ends) -> None:
     clock = FaultyClock()
-    has_worked = threading.Event()
+    start = Start()
     tries: list[int] = []
 
     def attempt() -> None:
@@ -488,9 +489,9 @@ def test_a_check_that_fails_to_be_made_keeps_the_role_unready_and_comes_again(en
             raise Unavailable("not yet")
 
     check = Check("work", Dependency.OTHER, attempt)
-    readiness = Readiness("flow", [check], clock, on_ready=has_worked.set)
+    readiness = Readiness("flow", [check], clock, start)
     readiness.start()
-    assert has_worked.wait(LIMIT_S)
+    assert start.is_ready.wait(LIMIT_S)
     readiness.stop()
     assert DEATHS.counts() == {"readiness: work": 1}
 

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from penstock.core.clock import Clock
 from penstock.core.errors import Dependency, PenstockError, Unavailable
@@ -48,6 +48,18 @@ class Check:
     work: str
     dependency: Dependency
     attempt: Callable[[], object]
+
+
+class StartListener(Protocol):
+    """Receives the progress of a process's start, on any thread."""
+
+    def ready(self) -> None:
+        """Every check has succeeded for the first time; repeated if it raises."""
+        ...
+
+    def waiting(self, text: str) -> None:
+        """A check has not succeeded yet, for this reason."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +108,7 @@ class Readiness:
         role: The process's role.
         checks: Checks of its parts.
         clock: Time.
-        on_ready: Called once, when every check has succeeded for the first time.
-        on_waiting: Called with each new reason until then.
+        listener: Receives the progress until the first readiness.
         waits: Returns the waits of the process's work.
     """
 
@@ -106,16 +117,13 @@ class Readiness:
         role: str,
         checks: Sequence[Check],
         clock: Clock,
-        *,
-        on_ready: Callable[[], None],
-        on_waiting: Callable[[str], None] = lambda _text: None,
+        listener: StartListener,
         waits: Callable[[], Sequence[DependencyWait]] = tuple,
     ) -> None:
         self._role = role
         self._checks = tuple(checks)
         self._clock = clock
-        self._on_ready = on_ready
-        self._on_waiting = on_waiting
+        self._listener = listener
         self._work_waits = waits
         self._failures = WaitTable(clock)
         self._changed = threading.Condition()
@@ -223,11 +231,11 @@ class Readiness:
             is_ready = not self._untried
         reasons = self._failures.all()
         if reasons or not is_ready:
-            self._on_waiting("; ".join(str(one) for one in reasons) or "not tried yet")
+            self._listener.waiting("; ".join(str(one) for one in reasons) or "not tried yet")
             return
         if self._becomes_ready():
             try:
-                self._on_ready()
+                self._listener.ready()
             except BaseException:
                 with self._changed:
                     self._was_ready = False  # reported after the next try

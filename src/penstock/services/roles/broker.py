@@ -119,7 +119,7 @@ def compose(context: RoleContext) -> Lifecycle:
         StartStage.ANNOUNCEMENTS,
     )
     lifecycle.add_handler(
-        LifecycleHandler("readiness", context.report_ready), StartStage.ANNOUNCEMENTS
+        LifecycleHandler("readiness", context.start_listener.ready), StartStage.ANNOUNCEMENTS
     )
     return lifecycle
 

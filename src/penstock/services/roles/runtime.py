@@ -46,7 +46,7 @@ from penstock.services.http_server import api_guard
 from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
 from penstock.services.options.table import PenstockOptions
 from penstock.services.options.values import HostPort, masked
-from penstock.services.readiness import Check, Readiness
+from penstock.services.readiness import Check, Readiness, StartListener
 from penstock.storage.deletion_hold import clear_expired
 
 _SECRETS: Final = frozenset({"token", "emitter_auth"})
@@ -90,8 +90,7 @@ class RoleContext:
         options: The options of this Penstock.
         clock: Time.
         listener: Its listening socket.
-        report_ready: Call it once the process does its work.
-        report_waiting: Call it with the reason while the process cannot work yet.
+        start_listener: Receives the progress of the start.
         request_stop: Ends the process cleanly, with an exit code that requests a restart;
             thread-safe.
         emitter: Emitter that runs as long as the process.
@@ -105,12 +104,11 @@ class RoleContext:
     options: PenstockOptions
     clock: Clock
     listener: socket.socket
-    report_ready: Callable[[], None]
+    start_listener: StartListener
     request_stop: Callable[[], None]
     emitter: Emitter
     tcp_listener: socket.socket | None = None
     samples: Callable[[], Iterable[Sample]] = tuple
-    report_waiting: Callable[[str], None] = lambda _text: None
     is_launched: bool = True
     guard: HttpGuard = field(default_factory=HttpGuard)
 
@@ -125,12 +123,7 @@ class RoleContext:
             checks: Checks of its parts.
             waits: Returns the waits of its work.
         """
-        return Readiness(
-            *(self.name, checks, self.clock),
-            on_ready=self.report_ready,
-            on_waiting=self.report_waiting,
-            waits=waits,
-        )
+        return Readiness(self.name, checks, self.clock, self.start_listener, waits)
 
     @property
     def folder(self) -> DataFolder:
@@ -271,8 +264,7 @@ def run_role(
             pipe.wake()
 
         context = RoleContext(
-            *(name, options, clock, listener, reporter.ready, request_stop, emitter),
-            report_waiting=reporter.waiting,
+            *(name, options, clock, listener, reporter, request_stop, emitter),
             tcp_listener=others[0] if others else None,
             samples=lambda: itertools.chain(emitter.samples(), guard.samples()),
             is_launched=listening[0].descriptor is not None,
