@@ -42,6 +42,8 @@ def test_every_file_of_the_page_is_run() -> None:
         "test_slow_pages.py",
         "check.py",
         "test_clicks.py",
+        "keep_latest.py",
+        "test_keep_latest.py",
         "test_time.py",
     }
 
@@ -50,6 +52,18 @@ def test_the_examples_with_a_broker(tmp_path: Path) -> None:
     write(tmp_path, "conftest.py", "slow_pages.py", "test_slow_pages.py", "test_time.py")
     shown = run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error")
     assert "3 passed" in shown
+
+
+def test_the_example_with_a_power_loss(tmp_path: Path) -> None:
+    write(tmp_path, "keep_latest.py", "test_keep_latest.py")
+    test = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error")
+    assert "1 passed" in run(tmp_path, *test)
+    processor = tmp_path / "keep_latest.py"
+    text = processor.read_text()
+    assert text.count("file.sync()") == 1
+    processor.write_text(text.replace("file.sync()", "pass"))
+    with pytest.raises(AssertionError, match="test_the_file_has_the_old_or_the_new_content"):
+        run(tmp_path, *test)
 
 
 def test_the_example_without_pytest(tmp_path: Path) -> None:
