@@ -94,6 +94,8 @@ def test_a_classic_session_has_a_secret_for_each_start_that_its_ports_ask_for() 
     environment = {name: text for name, text in os.environ.items() if not name.startswith("SPARK_")}
     # Its JVMs are started as any JVM is: the options of tests/conftest.py do not reach them.
     environment["JDK_JAVA_OPTIONS"] = os.environ["PENSTOCK_SPARK_JAVA_OPTIONS"]
+    # The address of another Spark, which PySpark would refuse together with a master.
+    environment["SPARK_REMOTE"] = "sc://localhost:1/;token=hush"
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as process:
         assert process.stdin is not None
         assert process.stdout is not None

@@ -108,7 +108,11 @@ class PeonRole:
         # With the settings of all engines, because the task is not known while the process is
         # warmed.
         self._sessions = (
-            SparkSessions(SparkSessionOptions(options.spark_connect, conf=ENGINE_CONF))
+            SparkSessions(
+                SparkSessionOptions(
+                    options.spark_connect, conf=ENGINE_CONF, has_environment_token=True
+                )
+            )
             if options.spark_connect
             else None
         )

@@ -153,6 +153,7 @@ _TOO_NESTED: Final = (
 _DETAILS: Final = re.compile(r'details = "(.*?)"\n', re.DOTALL)
 _PORT: Final = 15002
 _TOKEN_VARIABLE: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # a name, no token  # noqa: S105
+_USER_AGENT: Final = "_SPARK_CONNECT_PYTHON"  # PySpark's default
 # Parameters of an address that the client itself uses; all others become headers of each request.
 _OF_CLIENT: Final = re.compile(r"token|use_ssl|user_id|user_agent|session_id|grpc_keepalive_\w+")
 _LOUD: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "pyspark.sql.connect")
@@ -174,6 +175,9 @@ class SparkSessionOptions:
         conf: Settings of the session.
         retry_limit: Maximum number of retries of a call before Spark counts as lost.
         retry_wait_max_ms: The longest pause between two retries.
+        has_environment_token: Whether the server is the one that the operator's variable
+            `SPARK_CONNECT_AUTHENTICATE_TOKEN` is for. Only then is that token sent, if the address
+            has none. False for an address that a user of this service names.
     """
 
     address: str
@@ -181,6 +185,7 @@ class SparkSessionOptions:
     conf: Mapping[str, str] = field(default_factory=dict)
     retry_limit: int = 2
     retry_wait_max_ms: int = 500
+    has_environment_token: bool = False
 
     def __post_init__(self) -> None:
         if not self.address:
@@ -453,10 +458,11 @@ def check_reachable(address: str) -> None:
 
 
 def check_answers(address: str) -> None:
-    """Return when Spark answers a request that has the token of the address.
+    """Return when Spark answers a request that has the token of the address or the environment.
 
     It uses no session and does not load PySpark. For a classic master there is no server: its user
-    starts the session.
+    starts the session. The address must be one of the operator, because it gets the token of the
+    operator's environment.
 
     Raises:
         EngineUnavailable: No answer, no answer in time, or the token is refused.
@@ -517,6 +523,7 @@ def shown(address: str) -> str:
 def _connect(options: SparkSessionOptions) -> SparkSession:
     # Imported here: the import costs one second and 60 MB, which commands without Spark save.
     import_client()
+    from pyspark.sql.connect.client.core import DefaultChannelBuilder  # noqa: PLC0415
     from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415
     from pyspark.sql.connect.session import SparkSession as Connected  # noqa: PLC0415
 
@@ -525,8 +532,13 @@ def _connect(options: SparkSessionOptions) -> SparkSession:
     # Makes `pyspark.sql.functions` build columns of Connect, as PySpark's own builder does.
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     policy = DefaultPolicy(max_retries=options.retry_limit, max_backoff=options.retry_wait_max_ms)
+    channels = DefaultChannelBuilder(options.address)
+    # The client would take both from the environment of this process.
+    if not options.has_environment_token:
+        channels.set("token", channels.getDefault("token", None))
+    channels.set("user_agent", channels.getDefault("user_agent", _USER_AGENT))
     # The two kinds of Spark session have the same methods, but no common base class.
-    first = Connected(options.address, userId=options.app_name)
+    first = Connected(channels, userId=options.app_name)
     session = cast("SparkSession", first)
     try:
         first.client.set_retry_policies([policy])
@@ -575,6 +587,8 @@ def _classic(options: SparkSessionOptions) -> SparkSession:
 
     refuse_unloaded_types()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # PySpark would refuse the master, with an error that contains this address and its token.
+    os.environ.pop("SPARK_REMOTE", None)
     builder = SparkSession.builder.master(options.address).appName(options.app_name)
     conf = {**options.conf, **_GUARDED}
     for key, value in (conf | _driver_conf(options.address)).items():

@@ -242,8 +242,13 @@ class SparkProcessor(RecordProcessor):
 
     def on_scheduled(self, context: ProcessContext) -> None:  # noqa: ARG002
         """Store the address of Spark, which is used only when there is work."""
-        address = self.spark or SERVICE_SPARK.address()
-        self._sessions = SparkSessions(SparkSessionOptions(address, "penstock-flow", _CONF))
+        options = SparkSessionOptions(
+            self.spark or SERVICE_SPARK.address(),
+            "penstock-flow",
+            _CONF,
+            has_environment_token=not self.spark,
+        )
+        self._sessions = SparkSessions(options)
 
     def on_stopped(self, context: ProcessContext) -> None:  # noqa: ARG002
         """End the Spark session."""
