@@ -10,9 +10,11 @@ import json
 import re
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import unquote
 
 import httpx
@@ -22,7 +24,13 @@ from event_kit import KeptEvents
 from places_kit import FixedPlaces
 from starlette.concurrency import run_in_threadpool
 
-from penstock.core.errors import Dependency, InvalidRequest, MetadataUnavailable, PenstockError
+from penstock.core.errors import (
+    Conflict,
+    Dependency,
+    InvalidRequest,
+    MetadataUnavailable,
+    PenstockError,
+)
 from penstock.core.intervals import Interval
 from penstock.core.metrics import MetricRegistry
 from penstock.core.waits import DependencyWait
@@ -39,7 +47,7 @@ from penstock.services.readiness import ReadyState
 from penstock.spark.projections.selector import ProjectionOptions
 from penstock.spark.sql import answer_files
 from penstock.spark.sql.answer_files import AnswerFolder
-from penstock.spark.sql.service import LargeAnswer, SqlQuery, SqlResult
+from penstock.spark.sql.service import LargeAnswer, RegisteredQuery, SqlQuery, SqlResult
 from penstock.storage.metadata import MetadataStore, PublishRequest, SegmentRow
 from penstock.testing.clock import VirtualClock
 
@@ -56,11 +64,13 @@ class FakeSql:
         self.came: asyncio.Queue[str] = asyncio.Queue()
 
     @contextmanager
-    def registered(self, query: SqlQuery) -> Iterator[Callable[[], SqlResult]]:
+    def registered(self, query: SqlQuery) -> Iterator[RegisteredQuery]:
+        if query.query_id in self.registered_ids:
+            raise Conflict(f"a query with the id {query.query_id!r} is running")
         self.registered_ids.add(query.query_id)
         self.came.put_nowait(query.query_id)
         try:
-            yield lambda: self.query(query)
+            yield RegisteredQuery(lambda: self.query(query), lambda: self.end(query))
         finally:
             self.registered_ids.remove(query.query_id)
 
@@ -75,6 +85,9 @@ class FakeSql:
 
     def timeout_ms(self, query: SqlQuery) -> int:
         return query.timeout_ms or 300_000
+
+    def end(self, query: SqlQuery) -> None:
+        """Cancel one registered query."""
 
     def cancel(self, query_id: str) -> bool:
         return query_id in self.registered_ids
@@ -370,10 +383,10 @@ async def test_a_query_that_could_not_be_cancelled_fails_alone(rig: Rig) -> None
         assert let_go.wait(30)
         raise KeyError("a bug")
 
-    def cancel(_query_id: str) -> bool:
+    def end(_query: SqlQuery) -> None:
         raise RuntimeError("can't start new thread")
 
-    rig.sql.query, rig.sql.cancel = query, cancel  # type: ignore[method-assign]
+    rig.sql.query, rig.sql.end = query, end  # type: ignore[method-assign]
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _loop, context: uncaught.append(context))
     with contextlib.suppress(RuntimeError):
@@ -432,6 +445,42 @@ async def test_a_query_that_is_cancelled_before_its_turn_never_runs(rig: Rig) ->
     assert "mine" not in hanging.running
 
 
+async def test_a_query_leaves_another_one_of_its_id_alone(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was looked up by its id, which the client gives: its end cancelled the other one."""
+    hanging = Hanging(rig)
+    mine = {"query": "SELECT 1", "context": {"sqlQueryId": "mine"}}
+
+    async def out_of_time(tasks: Sequence[asyncio.Future[object]], **_: object) -> None:
+        """Return before the query has begun, as if reading the statement took all of its time."""
+
+    try:
+        asked = [
+            asyncio.create_task(rig.ask("POST", SQL, json={"query": "SELECT 1"}))
+            for _ in range(RUNNING_MAX)
+        ]
+        assert await asyncio.to_thread(hanging.all_turns_taken.wait, 10)
+        waits = asyncio.create_task(rig.ask("POST", SQL, json=mine))
+        async with asyncio.timeout(10):
+            while await rig.sql.came.get() != "mine":
+                pass
+            answer = await rig.ask("POST", SQL, json=mine)
+            assert answer.status_code == 400
+            assert "a query with the id 'mine' is running" in answer.json()["errorMessage"]
+            with monkeypatch.context() as patched:
+                replaced = SimpleNamespace(**{**vars(asyncio), "wait": out_of_time})
+                patched.setattr(sql, "asyncio", replaced)
+                answer = await rig.ask("POST", SQL, json=mine)
+            told = answer.json()["errorMessage"]
+            assert "did not begin within 300000 ms, because the router was busy" in told
+    finally:
+        hanging.let_go.set()
+    for one in (*asked, waits):
+        assert (await one).status_code == 200
+    assert hanging.running.count("mine") == 1
+
+
 async def test_a_query_whose_client_went_away_is_cancelled(rig: Rig) -> None:
     asked, cancelled = threading.Event(), threading.Event()
 
@@ -440,13 +489,12 @@ async def test_a_query_whose_client_went_away_is_cancelled(rig: Rig) -> None:
         assert cancelled.wait(10)
         raise PenstockError("it was cancelled")
 
-    def cancel(query_id: str) -> bool:
-        assert query_id == "mine"
+    def end(query: SqlQuery) -> None:
+        assert query.query_id == "mine"
         cancelled.set()
-        return True
 
     rig.sql.query = query  # type: ignore[method-assign]
-    rig.sql.cancel = cancel  # type: ignore[method-assign]
+    rig.sql.end = end  # type: ignore[method-assign]
     await ask_and_leave(rig, asked)
     assert cancelled.is_set()
 
@@ -463,12 +511,14 @@ class LargeAnswers:
         rig.sql.registered = self.registered  # type: ignore[method-assign, assignment]
 
     @contextmanager
-    def registered(self, query: SqlQuery) -> Iterator[Callable[[], SqlResult | LargeAnswer]]:
+    def registered(self, query: SqlQuery) -> Iterator[RegisteredQuery]:
         self._fake.came.put_nowait(query.query_id)
+        yield RegisteredQuery(partial(self.run, query), lambda: None)
+
+    def run(self, query: SqlQuery) -> SqlResult | LargeAnswer:
         if "large" in query.sql:
-            yield lambda: LargeAnswer(self.write)
-        else:
-            yield lambda: SqlResult(pa.table({"a": [1]}), ("int",), truncated=False)
+            return LargeAnswer(self.write)
+        return SqlResult(pa.table({"a": [1]}), ("int",), truncated=False)
 
     def write(self) -> SqlResult:
         self.writing += 1

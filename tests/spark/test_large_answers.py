@@ -184,8 +184,8 @@ def test_the_row_limit_cuts_a_large_answer(rig: Rig) -> None:
 
 
 def is_large(rig: Rig, sql: str, row_limit: int | None = None) -> bool:
-    with rig.service.registered(SqlQuery(sql, row_limit=row_limit)) as run:
-        return isinstance(run(), LargeAnswer)
+    with rig.service.registered(SqlQuery(sql, row_limit=row_limit)) as registered:
+        return isinstance(registered.run(), LargeAnswer)
 
 
 @pytest.mark.parametrize(

@@ -108,10 +108,10 @@ def test_the_time_of_a_query_counts_from_the_arrival_of_its_request() -> None:
     query = SqlQuery("SELECT 1", timeout_ms=5_000, arrived_s=clock.monotonic_s())
     clock.advance(5.0)
     with (
-        service.registered(query) as run,
+        service.registered(query) as registered,
         pytest.raises(EngineFailure, match="did not end: it took longer than 5000 ms"),
     ):
-        run()
+        registered.run()
 
 
 @pytest.fixture

@@ -455,12 +455,12 @@ def test_cancelling_ends_one_query_alone(sessions: SparkSessions) -> None:
 def test_a_query_may_be_cancelled_before_it_runs(sessions: SparkSessions) -> None:
     service = SqlService(sessions, FixedTables({}), SystemClock())
     try:
-        with service.registered(SqlQuery(ENDLESS, query_id="mine")) as run:
+        with service.registered(SqlQuery(ENDLESS, query_id="mine")) as registered:
             with pytest.raises(Conflict, match="a query with the id 'mine' is running"):
                 service.query(SqlQuery("SELECT 1", query_id="mine"))
             assert service.cancel("mine")
             with pytest.raises(EngineFailure, match="the query did not end: it was cancelled"):
-                run()
+                registered.run()
         assert not service.cancel("mine")
     finally:
         service.close()

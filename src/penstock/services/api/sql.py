@@ -49,7 +49,13 @@ from penstock.services.emitter.emitter import Emitter
 from penstock.services.emitter.events import MetricEvent
 from penstock.services.http_client import TRUNCATED_HEADER
 from penstock.spark.projections.selector import projection_options
-from penstock.spark.sql.service import LargeAnswer, SqlQuery, SqlResult, SqlValue
+from penstock.spark.sql.service import (
+    LargeAnswer,
+    RegisteredQuery,
+    SqlQuery,
+    SqlResult,
+    SqlValue,
+)
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
@@ -90,10 +96,8 @@ _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 class SqlPort(Protocol):
     """Service that runs queries: `penstock.spark.sql.service.SqlService`."""
 
-    def registered(
-        self, query: SqlQuery
-    ) -> AbstractContextManager[Callable[[], SqlResult | LargeAnswer]]:
-        """Register a query, which can be cancelled from now on; return a function that runs it."""
+    def registered(self, query: SqlQuery) -> AbstractContextManager[RegisteredQuery]:
+        """Register a query, which can be cancelled from now on."""
         ...
 
     def timeout_ms(self, query: SqlQuery) -> int:
@@ -127,6 +131,7 @@ class SqlRoutes:
         self._large_slots = _QuerySlots(
             LARGE_MAX, "other large answers are written", CapacityLimiter(LARGE_MAX)
         )
+        # Registered queries that wait for their turn, by their ids.
         self._waiting: dict[str, _Waiting] = {}
         self._emitter = emitter
         self._clock = clock
@@ -191,10 +196,12 @@ class SqlRoutes:
     async def _answer(self, request: Request, query: SqlQuery) -> SqlResult:
         """Run the query; cancel it when the client disconnects."""
         left_s = self._left_s(query)
+        # Another query may have the same id, so all below acts on this object and not on the id.
+        own = _OwnQuery(query)
         # Before the query, which would run on without a client if the watch could not start.
         gone = start_job("client watch", _gone(request))
         try:
-            answer = start_awaited(self._in_turn(query))
+            answer = start_awaited(self._in_turn(own))
         except BaseException:
             gone.cancel()
             raise
@@ -202,10 +209,10 @@ class SqlRoutes:
         try:
             await asyncio.wait((answer, gone), timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
             if not answer.done() and not gone.done():
-                raise self._overdue(query)
+                raise self._overdue(own, answer)
             if not answer.done():
                 self._abandon(query.query_id)
-                await self._end(query.query_id)
+                await _end(own, answer)
             result = await answer
         except asyncio.CancelledError:
             if not answer.cancelled():
@@ -225,50 +232,49 @@ class SqlRoutes:
         until_s = since_s + self._service.timeout_ms(query) / 1000 + OVERDUE_S
         return max(0.0, until_s - self._clock.monotonic_s())
 
-    def _overdue(self, query: SqlQuery) -> EngineFailure:
-        """Stop waiting: the query was interrupted already, or waits for its turn."""
-        timeout_ms = self._service.timeout_ms(query)
-        waiting = self._waiting.get(query.query_id)
-        if waiting is not None:
-            waiting.task.cancel()
+    def _overdue(self, own: _OwnQuery, answer: asyncio.Task[SqlResult]) -> EngineFailure:
+        """Stop waiting: the query was interrupted already, or has not begun."""
+        timeout_ms = self._service.timeout_ms(own.query)
+        if own.registered is None or own.waiting is not None:
+            answer.cancel()
+            reason = own.waiting.reason if own.waiting else "the router was busy"
             return EngineFailure(
-                f"the query did not begin within {timeout_ms} ms, because {waiting.reason}: try"
+                f"the query did not begin within {timeout_ms} ms, because {reason}: try"
                 " again later, or raise its time limit"
             )
-        logger.warning("query %s does not stop at its time limit", query.query_id)
+        logger.warning("query %s does not stop at its time limit", own.query.query_id)
         return EngineFailure(
             f"the query did not end: it took longer than {timeout_ms} ms, and Spark has not stopped"
             " planning it; select less"
         )
 
-    async def _in_turn(self, query: SqlQuery) -> SqlResult:
+    async def _in_turn(self, own: _OwnQuery) -> SqlResult:
         # Before anything that takes time, because the client may cancel the id at once.
-        with self._service.registered(query) as run:
-            answer = await self._turn(query.query_id, self._slots, run)
+        with self._service.registered(own.query) as registered:
+            own.registered = registered
+            answer = await self._turn(own, self._slots, registered.run)
             if isinstance(answer, LargeAnswer):
                 # The turn of small answers has been returned, so that they do not wait for large
                 # ones.
                 self._large.add()
-                return await self._turn(query.query_id, self._large_slots, answer.run)
+                return await self._turn(own, self._large_slots, answer.run)
             return answer
 
-    async def _turn(self, query_id: str, turns: _QuerySlots, run: Callable[[], T]) -> T:
+    async def _turn(self, own: _OwnQuery, turns: _QuerySlots, run: Callable[[], T]) -> T:
         task = asyncio.current_task()
         assert task is not None
-        self._waiting[query_id] = _Waiting(task, turns.reason)
+        own.waiting = self._waiting[own.query.query_id] = _Waiting(task, turns.reason)
         try:
             async with turns.free:
-                del self._waiting[query_id]
+                self._ends_waiting(own)
                 return await to_thread.run_sync(run, limiter=turns.threads)
         finally:
-            self._waiting.pop(query_id, None)
+            self._ends_waiting(own)
 
-    async def _end(self, query_id: str) -> bool:
-        """End a query that runs or waits for its turn; return False if the id is unknown."""
-        waiting = self._waiting.get(query_id)
-        if waiting is not None:
-            return waiting.task.cancel()
-        return await run_in_threadpool(self._service.cancel, query_id)
+    def _ends_waiting(self, own: _OwnQuery) -> None:
+        if own.waiting is not None:
+            own.waiting = None
+            del self._waiting[own.query.query_id]
 
     def _emit(self, query_id: str, started_s: float, *, success: bool) -> None:
         took_ms = (self._clock.monotonic_s() - started_s) * 1_000
@@ -277,7 +283,12 @@ class SqlRoutes:
 
     async def cancel(self, request: Request) -> Response:
         """Cancel a query that runs or waits for its turn."""
-        found = await self._end(request.path_params["query_id"])
+        query_id = request.path_params["query_id"]
+        waiting = self._waiting.get(query_id)
+        if waiting is not None:
+            found = waiting.task.cancel()
+        else:
+            found = await run_in_threadpool(self._service.cancel, query_id)
         return Response(status_code=202 if found else 404)
 
 
@@ -302,6 +313,26 @@ class _Waiting:
 
     task: asyncio.Task[object]
     reason: str
+
+
+@dataclass(slots=True)
+class _OwnQuery:
+    """The query of one request: `waiting` while it waits for its turn, `registered` from then on.
+
+    Its id does not identify it: until it is registered, another query may have the same id.
+    """
+
+    query: SqlQuery
+    registered: RegisteredQuery | None = None
+    waiting: _Waiting | None = None
+
+
+async def _end(own: _OwnQuery, answer: asyncio.Task[SqlResult]) -> None:
+    """End a query that has not begun, waits for its turn or runs."""
+    if own.registered is None or own.waiting is not None:
+        answer.cancel()
+    else:
+        await run_in_threadpool(own.registered.cancel)
 
 
 def _drop(answer: asyncio.Future[SqlResult]) -> None:

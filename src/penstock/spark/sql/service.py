@@ -130,6 +130,7 @@ _ENDED: Final = (
     " try again in a moment"
 )
 _STOPPED: Final = "Penstock was stopped; try again after its restart"
+_CANCELLED: Final = "it was cancelled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +209,18 @@ class LargeAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
+class RegisteredQuery:
+    """A query that was registered under its id.
+
+    `run` runs it once, and raises as `SqlService.query`. `cancel` cancels it and no other query of
+    the same id, on any thread; after its end it does nothing.
+    """
+
+    run: Callable[[], SqlResult | LargeAnswer]
+    cancel: Callable[[], None]
+
+
 class _Asked:
     """A query in progress: `named` are the datasources that it may read, of those with `files`."""
 
@@ -266,13 +279,13 @@ class SqlService:
             EngineUnavailable: Spark was lost, or `finish` was called; try again.
             EngineFailure: The query failed while it ran, took too long or was cancelled.
         """
-        with self.registered(query) as run:
-            answer = run()
+        with self.registered(query) as registered:
+            answer = registered.run()
             return answer.run() if isinstance(answer, LargeAnswer) else answer
 
     @contextlib.contextmanager
-    def registered(self, query: SqlQuery) -> Iterator[Callable[[], SqlResult | LargeAnswer]]:
-        """Register a query, and return a function that runs it once.
+    def registered(self, query: SqlQuery) -> Iterator[RegisteredQuery]:
+        """Register a query.
 
         The query can be cancelled from now on, even before it runs. Its time limit counts from the
         arrival of its request. The function raises as `query` does.
@@ -297,7 +310,9 @@ class SqlService:
             if self._is_finishing:
                 raise EngineUnavailable(_STOPPED)
             with running.limited(until_s - self._clock.monotonic_s(), too_long):
-                yield lambda: self._answer(query, running)
+                yield RegisteredQuery(
+                    partial(self._answer, query, running), partial(running.stop, _CANCELLED)
+                )
         finally:
             del self._running[query_id]
             running.end()
@@ -319,7 +334,7 @@ class SqlService:
         running = self._running.get(query_id)
         if running is None:
             return False
-        running.stop("it was cancelled")
+        running.stop(_CANCELLED)
         return True
 
     def finish(self, grace_s: float) -> None:
@@ -671,3 +686,4 @@ __all__ = [
     "SqlValue",
     "mentions",
 ]
+    "RegisteredQuery",
