@@ -261,6 +261,12 @@ def test_the_controller_names_the_processor_and_forgets_it_when_it_stops(world: 
     until(lambda: bool(controller.waits()))
     [wait] = controller.waits()
     assert (wait.dependency, wait.work) == (Dependency.BROKER, "processor Send")
+    of_components = {one.name: one.waits for one in controller.status().components}
+    assert {name: bool(waits) for name, waits in of_components.items()} == {
+        name: name == "Send" for name in of_components
+    }
+    [shown] = of_components["Send"]
+    assert (shown.work, shown.since_ms, shown.error) == (wait.work, wait.since_ms, wait.error)
     controller.stop("Send")
     assert controller.waits() == ()
     controller.start("Send")

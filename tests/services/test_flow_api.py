@@ -102,6 +102,7 @@ def test_a_flow_is_applied_shown_and_run(client: ApiClient) -> None:
     assert client.get("/flow", params={"format": "yaml"}).text.startswith("format: 1\nname: api\n")
     assert client.post("/flow/run-once", params={"target": "Make"}).json() == {}
     status = client.get("/flow/status").json()
+    assert [one["waits"] for one in status["components"]] == [[]] * len(status["components"])
     [connection] = status["connections"]
     assert connection["queued"] == 3
     started = client.post("/flow/start").json()["started"]

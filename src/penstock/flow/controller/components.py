@@ -333,13 +333,13 @@ class FlowComponents:
 
     def waits(self) -> tuple[DependencyWait, ...]:
         """Return the dependencies that processors wait for, with the processors' names."""
-        found = []
-        for one in self._waits.all():
-            unit = self._units.get(one.work)
-            wait = unit.wait() if isinstance(unit, ProcessorNode) else None
-            if wait is not None:
-                found.append(replace(wait, work=self.name_of(wait.work)))
-        return tuple(found)
+        return tuple(wait for one in self._waits.all() for wait in self._waits_of(one.work))
+
+    def _waits_of(self, component_id: str) -> tuple[DependencyWait, ...]:
+        """Return the dependency that a component waits for, if any, with its name as the work."""
+        unit = self._units.get(component_id)
+        wait = unit.wait() if isinstance(unit, ProcessorNode) else None
+        return () if wait is None else (replace(wait, work=self.name_of(component_id)),)
 
     def component_statuses(self, scheduling: SchedulerStatistics) -> list[ComponentStatus]:
         """Return the status of each component."""
@@ -353,7 +353,14 @@ class FlowComponents:
             kind = placed.processor.type if placed.processor is not None else ""
             found.append(
                 ComponentStatus(
-                    one, placed.kind, str(placed), kind, by_id[one], done, by_id[one].problems
+                    one,
+                    placed.kind,
+                    str(placed),
+                    kind,
+                    by_id[one],
+                    done,
+                    by_id[one].problems,
+                    self._waits_of(one),
                 )
             )
         return found

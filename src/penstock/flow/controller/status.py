@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from penstock.core.waits import DependencyWait
 from penstock.flow.queue.queue import QueueStatistics
 from penstock.flow.queue.queue_size import QueueOptions, QueueSize
 from penstock.flow.repository.options import RepositoryStatistics
@@ -25,6 +26,7 @@ class ComponentStatus:
         scheduling: Statistics of the scheduler.
         sessions: Counts of its sessions since it was created.
         problems: Reasons why it cannot run.
+        waits: The dependency that it waits for, with its name as the work; empty if it does not.
     """
 
     id: str
@@ -34,6 +36,7 @@ class ComponentStatus:
     scheduling: ComponentStatistics
     sessions: SessionStatistics
     problems: Sequence[str]
+    waits: Sequence[DependencyWait] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,7 @@ def component_json(status: ComponentStatus) -> Json:
         "state": scheduling.state.value,
         "desired": scheduling.desired.value,
         "problems": list(status.problems),
+        "waits": [wait.to_json() for wait in status.waits],
         "activeTasks": scheduling.active_tasks,
         "terminatedTasks": scheduling.terminated_tasks,
         "longestActiveMs": scheduling.longest_active_ms,

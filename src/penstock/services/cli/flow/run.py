@@ -10,7 +10,7 @@ import typer
 from penstock.core.errors import NotFound
 from penstock.services.answers import objects, whole
 from penstock.services.cli.flow.flow_client import Object, request, request_object
-from penstock.services.cli.output import echo, print_json, print_rows
+from penstock.services.cli.output import echo, print_json, print_rows, wait_lines
 
 _Row = Mapping[str, object]
 
@@ -199,6 +199,7 @@ def _notes(answer: Object, components: list[Object]) -> list[str]:
     for one in components:
         called = one.get("name")
         lines += [f"{called} cannot run: {problem}" for problem in _texts(one, "problems")]
+        lines += [f"waits for {wait}" for wait in wait_lines(one)]
         if abandoned := whole(one, "terminatedTasks"):
             lines.append(f"{called}: abandoned threads that still run: {abandoned:,}")
     lines += [
