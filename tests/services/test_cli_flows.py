@@ -139,6 +139,34 @@ def test_problems_have_their_places_as_compilers_print_them(command: Command, fi
     assert "cannot be read" in command("apply", "nowhere.yaml", code=2)
 
 
+def test_validate_says_which_checks_a_wrong_structure_leaves_out(
+    command: Command, file: Path
+) -> None:
+    file.write_text(FLOW.replace("LogAttribute", "LogAtribute").replace("name: shell", "nam: x"))
+    lines = command("validate", "flow.yaml", code=2).splitlines()
+    assert "'name' is missing" in lines[0]
+    assert not any("LogAtribute" in line for line in lines)
+    assert lines[-1].endswith(
+        "nothing was changed; processors, properties and connections are checked once this is"
+        " correct"
+    )
+
+
+def test_a_file_that_is_no_flow_is_told_with_its_command(command: Command, file: Path) -> None:
+    for text, said in (
+        (
+            "type: kafka\nspec: {}\n",
+            "the spec of a supervisor, not a flow: submit it with penstock",
+        ),
+        ('{"type": "index_parallel"}', "a task, not a flow: submit it with penstock task submit"),
+    ):
+        file.write_text(text)
+        for words in (["apply"], ["diff"], ["validate"]):
+            shown = " ".join(command(*words, "flow.yaml", code=2).split())
+            assert f"flow.yaml: is {said}" in shown
+            assert shown.endswith("submit flow.yaml")
+
+
 def test_validate_needs_no_server(
     file: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -255,6 +255,55 @@ def test_broken_yaml_is_named_with_its_file_and_line(
     assert f"penstock: {file}:3:9: invalid YAML: did not find expected" in said, said
 
 
+FLOW = "name: f\nprocessors:\n  Log: {type: LogAttribute, auto_terminated: success}\n"
+
+
+def test_a_file_of_another_kind_is_told_with_its_command(tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "given"
+    supervisor = json.dumps(supervisor_spec())
+    for kind, text, said in (
+        (
+            "supervisor",
+            FLOW,
+            "a flow, not the spec of a supervisor: submit it with penstock flow apply",
+        ),
+        ("task", FLOW, "a flow, not a task: submit it with penstock flow apply"),
+        (
+            "task",
+            supervisor,
+            "the spec of a supervisor, not a task: submit it with penstock supervisor",
+        ),
+        (
+            "supervisor",
+            "type: kill\n",
+            "a task, not the spec of a supervisor: submit it with penstock",
+        ),
+    ):
+        file.write_text(text)
+        told = " ".join(out(capsys, kind, "submit", str(file), code=exit_codes.USAGE).split())
+        assert f"penstock: {file}: is {said}" in told
+        assert told.endswith(str(file))
+
+
+def test_mistakes_of_a_spec_have_their_lines(tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "spec.yaml"
+    file.write_text(
+        "type: kafka\nspec:\n  dataSchema:\n    dataSource: d\n    timestampSpec: {colum: time}\n"
+        "  ioConfig:\n    consumerProperties:\n      bootstrap.servers: [1]\n"
+    )
+    shown = out(capsys, "supervisor", "submit", str(file), code=exit_codes.USAGE)
+    told = " ".join(shown.split())
+    for place in (
+        f"{file}:5:21: spec.dataSchema.timestampSpec.colum: unknown field",
+        f"{file}:3:3: spec.dataSchema.dimensionsSpec: is required",
+        f"{file}:8:7: spec.ioConfig.consumerProperties.bootstrap.servers",
+    ):
+        assert place in told, shown
+    file.write_text('{"type": "kill",\n "dataSource": 5, "interval": "2024-01-01/2024-01-02"}')
+    told = " ".join(out(capsys, "task", "submit", str(file), code=exit_codes.USAGE).split())
+    assert f"penstock: {file}:2:2: dataSource: must be text" in told
+
+
 @pytest.mark.parametrize("text", ['{"type":\t"nonsense"}', "type: nonsense"])
 def test_a_byte_order_mark_is_no_part_of_a_spec(tmp_path: Path, capsys: Capture, text: str) -> None:
     file = tmp_path / "spec"

@@ -12,7 +12,6 @@ import codecs
 import contextlib
 import io
 import json
-import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,8 +34,6 @@ Row = Mapping[str, object]
 _NUMBER_SHOWN = 30
 _ESCAPING = "penstock-escapes"
 _BYTE_ORDER_MARK = "\ufeff"  # which some editors write before a text
-# The place in a file of YAML, in messages of the server, which parses it.
-_YAML_PLACE = re.compile(r"line (\d+), column (\d+): ")
 
 
 def print_json(content: object) -> None:
@@ -208,39 +205,6 @@ def read_json(file: Path) -> object:
         InvalidRequest: The file is not JSON; the message has the file, line and column.
     """
     return parse_json(read_text(file), str(file))
-
-
-def read_spec(file: Path) -> bytes:
-    """Return a JSON or YAML file unparsed, so that the server can detect duplicate names.
-
-    Raises:
-        InvalidRequest: As `read_json`; the server parses YAML, because importing its parser is
-            slow.
-    """
-    text = read_text(file)
-    if not text.strip():
-        raise InvalidRequest("is empty: write a spec in JSON or YAML", place=str(file))
-    if text.lstrip().startswith(("{", "[")):
-        parse_json(text, str(file), whole=len)
-    return text.encode(errors="surrogateescape")
-
-
-@contextlib.contextmanager
-def errors_in(file: Path) -> Iterator[None]:
-    """Add the name of a file to an error of the server that has a line and a column.
-
-    Raises:
-        InvalidRequest: The block raised it.
-    """
-    try:
-        yield
-    except InvalidRequest as error:  # narrow: translates
-        text = str(error)
-        place = _YAML_PLACE.match(text)
-        if place is None:
-            raise
-        where = f"{file}:{place[1]}:{place[2]}"
-        raise InvalidRequest(text[place.end() :], place=where) from None
 
 
 def parse_json(text: str, place: str, *, whole: Callable[[str], int] | None = None) -> object:

@@ -23,6 +23,7 @@ from penstock.services.cli.flow.flow_client import (
 )
 from penstock.services.cli.output import echo, echo_lines, print_json
 from penstock.services.cli.server_options import FlowModulesOption as Modules
+from penstock.services.cli.spec_files import DocumentKind, check_kind
 
 File = Annotated[Path, typer.Argument(help="The flow, YAML or JSON; - is standard input.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -100,7 +101,9 @@ def validate(file: File, flow_modules: Modules = None, as_json: Json = False) ->
     try:
         read = read_flow(given.content, given.name)
     except InvalidFlow as error:
-        end_with(error.problems, as_json=as_json)
+        check_kind(given.name, given.content, DocumentKind.FLOW)
+        then = "processors, properties and connections are checked once this is correct"
+        end_with(error.problems, as_json=as_json, then=then)
     registry = registry_for(CLI.options(flow_modules=flow_modules).flow_modules)
     types = RegistryTypes(registry, imports=False)
     problems = problems_of(
@@ -151,6 +154,7 @@ def _put(file: FlowDocument, *, revision: int | None, dry_run: bool, as_json: bo
     try:
         return request_object("PUT", "/flow", query, file.content)
     except FlowRefused as refused:
+        check_kind(file.name, file.content, DocumentKind.FLOW)
         end_with(refused.problems, as_json=as_json)
 
 

@@ -91,8 +91,14 @@ class FlowRefused(Exception):
         self.problems = problems
 
 
-def end_with(problems: Sequence[FlowProblem], *, as_json: bool) -> NoReturn:
-    """Print the problems of a flow and end the command."""
+def end_with(problems: Sequence[FlowProblem], *, as_json: bool, then: str = "") -> NoReturn:
+    """Print the problems of a flow and end the command.
+
+    Args:
+        problems: The problems.
+        as_json: Print JSON.
+        then: The checks that were not made because of these problems, as a sentence.
+    """
     if as_json:
         listed = [
             {
@@ -109,7 +115,7 @@ def end_with(problems: Sequence[FlowProblem], *, as_json: bool) -> NoReturn:
         for problem in problems:
             warn(str(problem))
         count = counted(len(problems), "problem")
-        warn(f"penstock: {count} in the flow; nothing was changed")
+        warn(f"penstock: {count} in the flow; nothing was changed{f'; {then}' if then else ''}")
     raise typer.Exit(exit_codes.USAGE)
 
 

@@ -27,15 +27,14 @@ from penstock.services.cli.indexing.forms import (
 from penstock.services.cli.output import (
     confirm,
     echo,
-    errors_in,
     first_line,
     print_json,
     print_rows,
-    read_spec,
     wait_lines,
     warn,
     without_empty,
 )
+from penstock.services.cli.spec_files import DocumentKind, errors_in, read_spec
 
 PREFIX = "/druid/indexer/v1/supervisor"
 _COMPACTS = f"{AUTOCOMPACT}__"
@@ -71,7 +70,7 @@ def submit(
 ) -> None:
     """Create a supervisor, or update its spec."""
     spec = read_spec(file)
-    with errors_in(file):
+    with errors_in(file, spec, DocumentKind.SUPERVISOR):
         answer = CLI.api().request("POST", PREFIX, spec)
     if as_json:
         print_json(answer)

@@ -29,13 +29,12 @@ from penstock.services.cli.indexing.forms import (
 from penstock.services.cli.output import (
     echo,
     echo_lines,
-    errors_in,
     first_line,
     print_json,
     print_rows,
-    read_spec,
     wait_lines,
 )
+from penstock.services.cli.spec_files import DocumentKind, errors_in, read_spec
 
 task_app = typer.Typer(help="Indexing tasks.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -61,7 +60,7 @@ def submit(
 ) -> None:
     """Submit a batch task: index_parallel, compact, kill, and others."""
     spec = read_spec(file)
-    with errors_in(file):
+    with errors_in(file, spec, DocumentKind.TASK):
         answer = CLI.api().request("POST", _TASK, spec)
     task_id = str(part(answer, "task"))
     if wait:
