@@ -33,7 +33,7 @@ OPTIONS = ControllerOptions(
 
 
 class Silent:
-    def stage(self, name: str, files: int) -> None:
+    def stage(self, name: str, files: int | None) -> None:
         del name, files
 
     def copied(self, size: int) -> None:

@@ -124,7 +124,7 @@ def test_a_backup_is_made_and_restored(data: Path, tmp_path: Path, capsys: Captu
     command = ["restore", backup, "--data-dir", str(restored), "--json"]
     assert run(command) == exit_codes.OK
     parts = {one["part"]: one["files"] for one in json.loads(capsys.readouterr().out)["parts"]}
-    assert parts == {"metadata": 1, "segments": 4, "topics": 1}
+    assert parts == {"metadata": 1, "segments": 4, "topics: progress": 1}
     assert [one.id for one in every(metadata_of(restored))] == [
         one.id for one in every(metadata_of(data))
     ]
@@ -296,6 +296,11 @@ def test_metadata_is_rebuilt_from_names_and_footers(
     assert run(words) == exit_codes.OK
     shown = capsys.readouterr()
     assert "supervisors are not rebuilt" in shown.err
+    assert shown.err.splitlines()[:3] == [
+        "listing the deep storage",
+        "found 4 files of segments in 1 folder",
+        "reading footers: 4 files",
+    ]
     assert "marked unused" in shown.err
     after = every(metadata_of(data))
     for was, now in zip(before, after, strict=True):

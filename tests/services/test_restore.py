@@ -58,7 +58,7 @@ LEFT_BEHIND = {
 class Silent:
     """Progress that is not shown."""
 
-    def stage(self, name: str, files: int) -> None:
+    def stage(self, name: str, files: int | None) -> None:
         del name, files
 
     def copied(self, size: int) -> None:
@@ -139,6 +139,15 @@ def test_a_backup_is_restored_at_another_place(data: Path, backup: Path, tmp_pat
     for path in sorted(data.rglob("*"), reverse=True):
         path.unlink() if path.is_file() else path.rmdir()
     report = restore(moved, tmp_path / "new" / "data")
+    assert {str(part): count for part, (count, _) in report.parts.items()} == {
+        "topics: progress": 4,
+        "journals": 2,
+        "metadata": 1,
+        "flow content": 2,
+        "topics: messages": 2,
+        "segments": 3,
+        "options and task logs": 2,
+    }
     assert (report.absent, report.options_aside) == ((), True)
     require_restored(tmp_path / "new" / "data")
     assert not (moved / "unfinished.json").exists()
@@ -146,12 +155,17 @@ def test_a_backup_is_restored_at_another_place(data: Path, backup: Path, tmp_pat
     assert not any("tasks/task/task.json" in n or "/run/" in n or ".tmp" in n for n in names)
 
 
+def test_a_backup_and_its_restore_name_the_same_parts(data: Path, tmp_path: Path) -> None:
+    made = back_up(data, tmp_path / "backup")
+    assert restore(tmp_path / "backup", tmp_path / "new").parts == made.parts
+
+
 def test_files_that_are_deleted_meanwhile_are_in_the_backup(data: Path, tmp_path: Path) -> None:
     """Retention, a journal that is replaced, content and a whole topic go while it copies."""
     fs = HoldingFileSystem(str(data), SystemClock())
 
     class Deleting(Silent):
-        def stage(self, name: str, files: int) -> None:
+        def stage(self, name: str, files: int | None) -> None:
             doomed = {
                 "journals": ["topics/t/0/00000000000000000000.log", "flow/content/0/1-1"],
                 "metadata": [
@@ -269,7 +283,7 @@ def test_a_second_backup_into_one_folder_is_refused_and_the_first_is_made(
     target = tmp_path / "backup"
 
     class Twice(Silent):
-        def stage(self, name: str, files: int) -> None:
+        def stage(self, name: str, files: int | None) -> None:
             with pytest.raises(Conflict, match=r"another backup into .* is running") as caught:
                 back_up(data, target)
             refused.append(str(caught.value))

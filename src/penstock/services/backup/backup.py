@@ -39,13 +39,18 @@ from penstock.core.threads import OnDeath, OwnedThread
 from penstock.segments.deep_storage import DeepStore
 from penstock.services.backup.manifest import (
     DATA,
+    JOURNALS,
     METADATA,
+    NAMED_BY_JOURNALS,
     SEGMENTS,
+    SNAPSHOTS,
     UNFINISHED,
     BackedUpFile,
+    BackupPart,
     Manifest,
     copy_file,
     folders_of,
+    is_log,
     remove_tree,
     require_apart,
 )
@@ -54,7 +59,7 @@ from penstock.storage.deletion_hold import HOLD_MS, DeletionHold
 from penstock.storage.metadata.segment_deletion import BACKUP_SERVICE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from penstock.core.clock import Clock
     from penstock.storage.filesystem import FileSystem
@@ -63,9 +68,6 @@ if TYPE_CHECKING:
 _RENEW_S: Final = HOLD_MS / 1000 / 6
 _LEASE_MS: Final = 2 * HOLD_MS
 _TEMPORARY: Final = ".tmp"
-_JOURNALS: Final = "flow/flowfiles/journals"
-_SNAPSHOTS: Final = "flow/flowfiles/snapshots"
-_NAMED_BY_JOURNALS: Final = ("flow/flowfiles/swap", "flow/content")
 _TASK_LOGS: Final = "log/tasks"
 _TOPIC_FILE: Final = "topic.json"
 _TOPIC_ID: Final = "topic.id"
@@ -74,8 +76,8 @@ _TOPIC_ID: Final = "topic.id"
 class BackupProgress(Protocol):
     """Receives the progress of a backup or restore."""
 
-    def stage(self, name: str, files: int) -> None:
-        """Begin a stage with a number of files."""
+    def stage(self, name: str, files: int | None) -> None:
+        """Begin a stage with a number of files; None: it does not copy or read files."""
         ...
 
     def copied(self, size: int) -> None:
@@ -106,7 +108,7 @@ class BackupReport:
     """Result of a backup: files and bytes of each part, in order; and the manifest."""
 
     manifest: Manifest
-    parts: dict[str, tuple[int, int]] = field(default_factory=dict)
+    parts: Mapping[BackupPart, tuple[int, int]] = field(default_factory=dict)
 
 
 class Backup:
@@ -139,7 +141,7 @@ class Backup:
         self._hold = DeletionHold(source.data_dir, clock)
         self._deep_store = DeepStore(source.deep_storage, fs=fs)
         self._files: dict[str, BackedUpFile] = {}
-        self._parts: dict[str, tuple[int, int]] = {}
+        self._parts: dict[BackupPart, tuple[int, int]] = {}
         self._check: Callable[[], None] = lambda: None
 
     def run(self) -> BackupReport:
@@ -165,14 +167,14 @@ class Backup:
             renewer.start()
             self._check = renewer.require
             topics = self._copy_progress()
-            self._copy("journals", self._journal_files())
+            self._copy(BackupPart.JOURNALS, self._journal_files())
             segments = self._copy_metadata()
-            named = (f for part in _NAMED_BY_JOURNALS for f in self._walk(part))
-            self._copy("flow content", list(named))
+            named = (f for part in NAMED_BY_JOURNALS for f in self._walk(part))
+            self._copy(BackupPart.CONTENT, list(named))
             self._copy_logs(topics)
             missing, objects = self._copy_segments(segments)
             options = [CONFIG_FILE] if self._fs.exists(self._live(CONFIG_FILE)) else []
-            self._copy("options and task logs", [*options, *self._walk(_TASK_LOGS)])
+            self._copy(BackupPart.OTHER, [*options, *self._walk(_TASK_LOGS)])
             for folder in ("", *folders_of(list(self._files))):
                 self._fs.fsync_folder(posixpath.join(self._target, folder).rstrip("/"))
             # If the hold lasted until now, nothing that the backup needs was deleted.
@@ -222,29 +224,29 @@ class Backup:
 
     def _copy_progress(self) -> list[str]:
         """Copy the topics except their log files; return the topics."""
-        names = [name for name in self._walk("topics") if not _is_log(name)]
-        copied = self._copy("topics: progress", names)
+        names = [name for name in self._walk("topics") if not is_log(name)]
+        copied = self._copy(BackupPart.PROGRESS, names)
         found = [name.split("/")[1] for name in copied if name.endswith(f"/{_TOPIC_FILE}")]
         return sorted(set(found))
 
     def _journal_files(self) -> list[str]:
         """Return the flow's files that record which FlowFiles exist, in the order to copy."""
-        rest = (_JOURNALS, _SNAPSHOTS, *_NAMED_BY_JOURNALS)
+        rest = (JOURNALS, SNAPSHOTS, *NAMED_BY_JOURNALS)
         plain = [n for n in self._walk("flow") if not n.startswith(tuple(f"{r}/" for r in rest))]
         # A snapshot that appears later would replace journals that are not in the backup. The
         # newest journal is copied first: earlier ones do not change before its first commit.
-        snapshots = sorted(self._walk(_SNAPSHOTS))
-        return [*plain, *snapshots, *sorted(self._walk(_JOURNALS), reverse=True)]
+        snapshots = sorted(self._walk(SNAPSHOTS))
+        return [*plain, *snapshots, *sorted(self._walk(JOURNALS), reverse=True)]
 
     def _copy_logs(self, topics: Iterable[str]) -> None:
         names: list[str] = []
         for topic in topics:
             # A topic that was recreated under its name is another topic, with other messages.
             only_held = self._id_of(topic) != self._read(f"{DATA}/topics/{topic}/{_TOPIC_ID}")
-            logs = [n for n in self._walk(f"topics/{topic}", live=not only_held) if _is_log(n)]
+            logs = [n for n in self._walk(f"topics/{topic}", live=not only_held) if is_log(n)]
             # Copy the newest first: the others are full, and no longer change.
             names += sorted(logs, reverse=True)
-        self._copy("topics: messages", names)
+        self._copy(BackupPart.MESSAGES, names)
 
     def _live(self, name: str) -> str:
         return posixpath.join(self._source.data_dir, name)
@@ -277,44 +279,44 @@ class Backup:
             elif not name.endswith(_TEMPORARY):
                 yield inner
 
-    def _copy(self, stage: str, names: list[str]) -> list[str]:
+    def _copy(self, part: BackupPart, names: list[str]) -> list[str]:
         """Copy files of the data folder; return those that existed."""
-        self._progress.stage(stage, len(names))
+        self._progress.stage(part.value, len(names))
         copied = []
         for name in names:
             # A file deleted since the hold began has priority: its name may have been reused.
             for root in (self._hold.held, self._source.data_dir, self._hold.held):
                 try:
-                    self._copy_one(stage, posixpath.join(root, name), f"{DATA}/{name}")
+                    self._copy_one(posixpath.join(root, name), f"{DATA}/{name}")
                 except NotFound:
                     continue
                 copied.append(name)
                 break
         return copied
 
-    def _copy_one(self, stage: str, source: str, path: str) -> None:
+    def _copy_one(self, source: str, path: str) -> None:
         self._check()
         self._fs.stat(source)  # before anything is created in the target
         target = posixpath.join(self._target, path)
         self._fs.mkdir(posixpath.dirname(target))
         made = copy_file(self._fs, source, target, path, replace=True)
-        self._note(stage, made)
+        self._note(made)
 
-    def _note(self, stage: str, made: BackedUpFile) -> None:
+    def _note(self, made: BackedUpFile) -> None:
         self._files[made.path] = made
-        count, size = self._parts.get(stage, (0, 0))
-        self._parts[stage] = (count + 1, size + made.size)
+        count, size = self._parts.get(made.part, (0, 0))
+        self._parts[made.part] = (count + 1, size + made.size)
         self._progress.copied(made.size)
 
     # Metadata
 
     def _copy_metadata(self) -> list[tuple[dict[str, object], int]]:
-        self._progress.stage("metadata", 1)
+        self._progress.stage(BackupPart.METADATA.value, 1)
         made = posixpath.join(self._target, METADATA)
         # Copied to another name, so that it is read like any other file.
         written = f"{made}.new"
         segments = self._source.store.write_copy(written, self._clock)
-        self._note("metadata", copy_file(self._fs, written, made, METADATA))
+        self._note(copy_file(self._fs, written, made, METADATA))
         self._fs.unlink(written)
         return segments
 
@@ -332,11 +334,11 @@ class Backup:
                     missing.append(str(load_spec.get("path", load_spec.get("url"))))
         if not store.is_local:
             return missing, sizes
-        self._progress.stage("segments", len(sizes))
+        self._progress.stage(BackupPart.SEGMENTS.value, len(sizes))
         for relative in sorted(sizes):
             source = posixpath.join(store.root, relative)
             try:
-                self._copy_one("segments", source, f"{SEGMENTS}/{relative}")
+                self._copy_one(source, f"{SEGMENTS}/{relative}")
             except NotFound:
                 missing.append(relative)
         return missing, {}
@@ -358,12 +360,6 @@ class Backup:
                 " that ended (--task-logs), which are not in this backup."
             )
         return tuple(advice)
-
-
-def _is_log(name: str) -> bool:
-    """Return whether a path is a log file of a stream partition: topics/TOPIC/NUMBER/OFFSET.log."""
-    parts = name.split("/")
-    return len(parts) == 4 and parts[2].isdecimal() and parts[3].endswith(".log")
 
 
 class _HoldRenewer:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import posixpath
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -31,6 +32,10 @@ METADATA: Final = "metadata.db"
 DATA: Final = "data"
 SEGMENTS: Final = "segments"
 
+JOURNALS: Final = "flow/flowfiles/journals"
+SNAPSHOTS: Final = "flow/flowfiles/snapshots"
+NAMED_BY_JOURNALS: Final = ("flow/flowfiles/swap", "flow/content")
+
 _FORMAT: Final = 1
 _PARTS: Final = (
     *(f"{DATA}/topics/", f"{DATA}/flow/", f"{DATA}/log/tasks/"),
@@ -40,6 +45,18 @@ _OTHER: Final = "restore another backup"
 _COPY_BYTES: Final = 4 * 1024 * 1024
 
 
+class BackupPart(StrEnum):
+    """Part of a backup, as `penstock backup` and `penstock restore` name it, in copying order."""
+
+    PROGRESS = "topics: progress"
+    JOURNALS = "journals"
+    METADATA = "metadata"
+    CONTENT = "flow content"
+    MESSAGES = "topics: messages"
+    SEGMENTS = "segments"
+    OTHER = "options and task logs"
+
+
 @dataclass(frozen=True, slots=True)
 class BackedUpFile:
     """A file of a backup: its path from the backup's folder, size, and SHA-256."""
@@ -47,6 +64,20 @@ class BackedUpFile:
     path: str
     size: int
     sha256: str
+
+    @property
+    def part(self) -> BackupPart:
+        """Return the part that the file belongs to."""
+        if self.path == METADATA:
+            return BackupPart.METADATA
+        folder, _, name = self.path.partition("/")
+        if folder == SEGMENTS:
+            return BackupPart.SEGMENTS
+        if name.startswith("topics/"):
+            return BackupPart.MESSAGES if is_log(name) else BackupPart.PROGRESS
+        if name.startswith(tuple(f"{one}/" for one in NAMED_BY_JOURNALS)):
+            return BackupPart.CONTENT
+        return BackupPart.JOURNALS if name.startswith("flow/") else BackupPart.OTHER
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +162,12 @@ class Manifest:
             raise CorruptData(
                 path, 0, f"not a manifest ({error!r}): restore another one"
             ) from error
+
+
+def is_log(name: str) -> bool:
+    """Return whether a path is a log file of a stream partition: topics/TOPIC/NUMBER/OFFSET.log."""
+    parts = name.split("/")
+    return len(parts) == 4 and parts[2].isdecimal() and parts[3].endswith(".log")
 
 
 def copy_file(

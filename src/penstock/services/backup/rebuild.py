@@ -101,7 +101,7 @@ def rebuild_metadata(
         Unavailable: The deep storage or the database does not answer.
     """
     store = DeepStore(deep_storage)
-    progress.stage("listing the deep storage", 0)
+    progress.stage("listing the deep storage", None)
     named: list[NamedFile] = []
     nameless: list[str] = []
     for relative, modified_ms in store.walk():
@@ -110,6 +110,9 @@ def rebuild_metadata(
             named.append(found)
         elif is_attempt_file(relative) and relative.endswith(".parquet"):
             nameless.append(relative)
+    paths = [*nameless, *(one.relative for one in named)]
+    folders = counted(len({path.split("/")[0] for path in paths}), "folder")
+    progress.stage(f"found {counted(len(paths), 'file')} of segments in {folders}", None)
     if nameless and not skip_unknown:
         raise InvalidRequest(
             f"{counted(len(nameless), 'file')} of batch tasks and compactions in {deep_storage}"

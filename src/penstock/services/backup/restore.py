@@ -23,6 +23,7 @@ from penstock.services.backup.manifest import (
     METADATA,
     SEGMENTS,
     BackedUpFile,
+    BackupPart,
     Manifest,
     checked,
     copy_file,
@@ -65,7 +66,7 @@ class RestoreReport:
     """Result of a restore: files and bytes by part; objects of segments that the store lacks."""
 
     manifest: Manifest
-    parts: Mapping[str, tuple[int, int]]
+    parts: Mapping[BackupPart, tuple[int, int]]
     absent: tuple[str, ...]
     options_aside: bool
 
@@ -114,14 +115,17 @@ class Restore:
     def _restore(self, manifest: Manifest, root: str) -> RestoreReport:
         begin_restoring(self._fs, root, {"backup": manifest.id, "from": self._folder})
         self._require_empty_segments(manifest)
-        self._progress.stage("room", 0)
+        self._progress.stage("checking the free space", None)
         require_room(self._fs, root, sum(file.size for file in manifest.files), "the restore")
-        parts: dict[str, tuple[int, int]] = {}
-        by_part: dict[str, list[BackedUpFile]] = {}
+        parts: dict[BackupPart, tuple[int, int]] = {}
+        by_part: dict[BackupPart, list[BackedUpFile]] = {}
         for file in manifest.files:
-            by_part.setdefault(_part(file.path), []).append(file)
-        for part, files in by_part.items():
-            self._progress.stage(part, len(files))
+            by_part.setdefault(file.part, []).append(file)
+        for part in BackupPart:
+            files = by_part.get(part)
+            if files is None:
+                continue
+            self._progress.stage(part.value, len(files))
             for file in files:
                 self._copy(file)
             parts[part] = (len(files), sum(file.size for file in files))
@@ -130,7 +134,7 @@ class Restore:
         self._deep_store.make_root()
         absent = self._absent(manifest)
         if self._target.import_metadata is not None:
-            self._progress.stage("metadata", 1)
+            self._progress.stage("filling the database", None)
             copied = posixpath.join(root, METADATA)
             self._target.import_metadata(copied)
             self._fs.unlink(copied)
@@ -252,10 +256,3 @@ def end_restoring(fs: FileSystem, root: str) -> None:
         raise Unavailable(f"{mark} has disappeared during the restore: restore again")
     fs.unlink(mark)
     fs.fsync_folder(root)
-
-
-def _part(path: str) -> str:
-    if path == METADATA:
-        return "metadata"
-    first, _, rest = path.partition("/")
-    return rest.split("/")[0] if first == DATA else first

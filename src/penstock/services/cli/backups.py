@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from penstock.services.backup.backup import BackupProgress
+    from penstock.services.backup.manifest import BackupPart
 
 _SHOWN_MAX = 10
 
@@ -277,8 +278,10 @@ def _require_own(data: DataFolder) -> None:
         )
 
 
-def _rows(parts: Mapping[str, tuple[int, int]]) -> list[dict[str, object]]:
-    return [{"part": part, "files": files, "bytes": size} for part, (files, size) in parts.items()]
+def _rows(parts: Mapping[BackupPart, tuple[int, int]]) -> list[dict[str, object]]:
+    return [
+        {"part": part.value, "files": files, "bytes": size} for part, (files, size) in parts.items()
+    ]
 
 
 def _warn_of(paths: tuple[str, ...], what: str) -> None:
@@ -315,7 +318,7 @@ class _Bars:
         self._bars = bars
         self._bar: TaskID | None = None
 
-    def stage(self, name: str, files: int) -> None:
+    def stage(self, name: str, files: int | None) -> None:
         """Show the current stage."""
         self._bar = self._bars.add(name, files)
 
@@ -328,9 +331,9 @@ class _Bars:
 class _Lines:
     """Progress as lines on standard error."""
 
-    def stage(self, name: str, files: int) -> None:
+    def stage(self, name: str, files: int | None) -> None:
         """Report the current stage."""
-        warn(f"{name}: {counted(files, 'file')}")
+        warn(name if files is None else f"{name}: {counted(files, 'file')}")
 
     def copied(self, _size: int) -> None:
         """Do nothing for single files."""
