@@ -42,7 +42,7 @@ def test_what_a_task_can_compute_is_taken(check: ExpressionCheck, expression: st
 def test_each_mistake_is_told_in_one_line(check: ExpressionCheck) -> None:
     found = check.mistakes(["qty * * 2", "upper(page)", "uper(page)", "upper(page, 1)", "max(qty)"])
     assert "PARSE_SYNTAX_ERROR" in found[0]
-    assert "line 1" in found[0]
+    assert "line 1, column 9" in found[0]
     assert found[1] == ""
     assert "`uper`" in found[2]
     assert "WRONG_NUM_ARGS" in found[3]

@@ -266,9 +266,11 @@ def test_statements_about_tables(sql: SqlService, data: DataFolder) -> None:
     ("statement", "parts"),
     [
         ("SELEC 1", ["SELEC is not allowed, line 1, column 1", "a query begins with"]),
-        ("SELECT 1 +", ["PARSE_SYNTAX_ERROR", "line 1, pos 10"]),
+        ("SELECT 1 +", ["PARSE_SYNTAX_ERROR", "line 1, column 11"]),
+        ("SELECT 1,\n  1 / 0", ["DIVIDE_BY_ZERO", "line 2, column 3"]),
         ("SELECT 1\n  FROM located WHERE >", ["PARSE_SYNTAX_ERROR", "line 2"]),
-        ("SELECT nn FROM located", ["UNRESOLVED_COLUMN", "`n`", "line 1"]),
+        ("SELECT nn FROM located", ["UNRESOLVED_COLUMN", "`n`", "line 1, column 8"]),
+        ("DESCRIBE QUERY\n SELECT nn FROM located", ["`n`", "line 2, column 9"]),
         ("SELECT nosuch(n) FROM located", ["UNRESOLVED_ROUTINE", "nosuch"]),
         ("SELECT n FROM located GROUP BY 2", ["GROUP_BY_POS_OUT_OF_RANGE"]),
     ],
@@ -284,6 +286,21 @@ def test_errors_say_where(
     assert [part for part in parts if part not in text] == [], text
     assert "\n\tat " not in text
     assert "stacktrace" not in text
+    assert " pos " not in text
+    assert ", position " not in text
+
+
+def test_no_place_is_told_where_spark_got_another_text(sql: SqlService, data: DataFolder) -> None:
+    for name in ("placed", "caf\u00e9"):
+        data.publish(name, table(["2013-01-01"], n=ints(1)))
+    for statement, parameters in (
+        ("SELECT ?, nn FROM placed", ("a value that is longer than its mark",)),
+        ("DESCRIBE\n  nowhere", ()),  # Penstock composes commands from their words
+        ('SELECT * FROM "cafe\u0301" WHERE nn = 1', ()),  # the stored name is shorter
+    ):
+        with pytest.raises(InvalidRequest, match=r"UNRESOLVED_COLUMN|cannot be found") as caught:
+            sql.query(SqlQuery(statement, parameters))
+        assert "line " not in str(caught.value)
 
 
 @pytest.mark.parametrize("piece", ["FAILED_READ_FILE", "File /", "Path does not exist:/"])

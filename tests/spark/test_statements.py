@@ -6,7 +6,7 @@ import pytest
 
 from penstock.core.errors import InvalidRequest
 from penstock.spark.sql.statement import read_statement, with_stored_names
-from penstock.spark.sql_guard import without_paths
+from penstock.spark.sql_guard import error_without_places, relocated_error, without_paths
 
 
 @pytest.mark.parametrize(
@@ -182,3 +182,21 @@ def test_names_of_datasources_are_spelt_as_they_are_stored() -> None:
 )
 def test_a_described_table_shows_no_place(sql: str, command: str) -> None:
     assert read_statement(sql).command == command
+
+
+@pytest.mark.parametrize(
+    ("said", "told", "without"),
+    [
+        ("[P] near 'x'. (line 2, pos 7)", "[P] near 'x'. (line 1, column 8)", "[P] near 'x'."),
+        ("[U] no `a`; line 3 pos 0;", "[U] no `a`; line 2, column 1;", "[U] no `a`;"),
+        ("== SQL (line 3, position 3) ==", "== SQL (line 2, column 3) ==", "== SQL =="),
+        ("near ')' (line 4, pos 0)", "near ')' (line 2, column 7)", "near ')'"),
+        ("the outline 1 position", "the outline 1 position", "the outline 1 position"),
+    ],
+)
+def test_places_are_lines_and_columns_of_the_users_text(said: str, told: str, without: str) -> None:
+    """Spark counts `pos` from 0 and `position` from 1, and its text has a line before the query."""
+    assert relocated_error(said, "SELECT 1\nFROM x") == told
+    assert error_without_places(said) == without
+    shown = relocated_error("(line 1, pos 4)", "a + + b", first_line=1)
+    assert shown == "(line 1, column 5)"

@@ -77,7 +77,9 @@ _USER_TYPES: Final = ("userdefinedtype@", "udt@")
 _READERS: Final = tuple(f"{name}(" for name in sorted(SCHEMA_READERS))
 _DEFAULTS: Final = ("exists_default", "current_default")
 _ESCAPE: Final = re.compile(r"\\u([0-9a-f]{4})")
-_LINE: Final = re.compile(r"\bline (\d+)(,? pos(?:ition)?:? )(\d+)")
+# Spark counts `pos` from 0 and `position`, which it writes for failed computations, from 1.
+_PLACE: Final = re.compile(r"\bline (\d+),? (pos(?:ition)?):? (\d+)")
+_PLACE_NOTE: Final = re.compile(rf"(?:;| \()? ?{_PLACE.pattern}\)?")
 _SHOWN_SQL: Final = re.compile(r"(== SQL ==\n)\(\n")
 _SHOWN_END: Final = re.compile(r"\n\)(\n-*\^\^\^)?\s*\Z")
 _LOCATION: Final = re.compile(r"(Location: )[^\n]*?(?=, (?:PartitionFilters|ReadSchema)\b|\n|\Z)")
@@ -289,19 +291,30 @@ def without_paths(plan: str) -> str:
     return _PATH.sub("…", _LOCATION.sub(r"\1…", plan))
 
 
-def relocated_error(text: str, query: str) -> str:
-    """Return Spark's error for a query with the line numbers of the user's query."""
+def relocated_error(text: str, query: str, *, first_line: int = 2) -> str:
+    """Return Spark's error with the lines and columns of the user's text, both from 1.
+
+    Args:
+        text: Spark's error.
+        query: The user's text.
+        first_line: The line of Spark's text on which the user's text begins.
+    """
     lines = query.count("\n") + 1
     last = len(query) - (query.rfind("\n") + 1)
 
     def moved(found: re.Match[str]) -> str:
-        line = int(found[1]) - 1
+        line = int(found[1]) - first_line + 1
         if line > lines:  # the parenthesis after the query
-            return f"line {lines}{found[2]}{last}"
-        return f"line {max(line, 1)}{found[2]}{found[3]}"
+            return f"line {lines}, column {last + 1}"
+        return f"line {max(line, 1)}, column {int(found[3]) + (found[2] == 'pos')}"
 
-    is_at_end = any(int(found[1]) - 1 > lines for found in _LINE.finditer(text))
+    is_at_end = any(int(found[1]) - first_line + 1 > lines for found in _PLACE.finditer(text))
     shown = _SHOWN_END.sub("", _SHOWN_SQL.sub(r"\1", text)) if "== SQL ==" in text else text
     if is_at_end:
         shown = shown.replace("at or near ')'", "at or near end of input")
-    return _LINE.sub(moved, shown)
+    return _PLACE.sub(moved, shown)
+
+
+def error_without_places(text: str) -> str:
+    """Return Spark's error for a text that is not the user's, without lines and positions."""
+    return _PLACE_NOTE.sub("", text)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.spark.connect.running_calls import RunningCall
     from penstock.spark.connect.session import SparkSessions
 
-_PLACE: Final = re.compile(r"line (\d+),? pos(?:ition)? (\d+)")
+_PLACE: Final = re.compile(r"line \d+, column \d+")  # as `sql_guard.relocated_error` writes it
 
 
 class QuerySessions:
@@ -147,7 +147,7 @@ class CaseTables:
                 return f"{text}\n{self.why()}: write each name as it was defined"
             return text
         where = _PLACE.search(text)
-        place = f" (line {where[1]}, column {int(where[2]) + 1})" if where else ""
+        place = f" ({where[0]})" if where else ""
         several = [one for one in alike.items() if len(one[1]) > 1]
         datasource, names = several[0] if several else next(iter(alike.items()))
         if several:

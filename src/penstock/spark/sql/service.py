@@ -67,6 +67,7 @@ from penstock.spark.sql.fetcher import (
 from penstock.spark.sql.statement import Statement, read_statement, with_stored_names
 from penstock.spark.sql_guard import (
     check_understood,
+    error_without_places,
     explained,
     relation,
     relocated_error,
@@ -129,8 +130,8 @@ _ENDED: Final = (
     "the Spark of queries is restarting, because another query did not stop at its time limit:"
     " try again in a moment"
 )
-_STOPPED: Final = "Penstock was stopped; try again after its restart"
 _CANCELLED: Final = "it was cancelled"
+_STOPPED: Final = "Penstock was stopped; try again after its restart"
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +210,6 @@ class LargeAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-@dataclass(frozen=True, slots=True)
 class RegisteredQuery:
     """A query that was registered under its id.
 
@@ -221,6 +221,7 @@ class RegisteredQuery:
     cancel: Callable[[], None]
 
 
+@dataclass(frozen=True, slots=True)
 class _Asked:
     """A query in progress: `named` are the datasources that it may read, of those with `files`."""
 
@@ -288,7 +289,7 @@ class SqlService:
         """Register a query.
 
         The query can be cancelled from now on, even before it runs. Its time limit counts from the
-        arrival of its request. The function raises as `query` does.
+        arrival of its request.
 
         Raises:
             Conflict: A query with the same id is registered.
@@ -414,6 +415,7 @@ class SqlService:
     def _run(self, query: SqlQuery, statement: Statement, running: RunningCall) -> SqlResult | None:
         case_variants: CaseTables | None = None
         began_s = self._clock.monotonic_s()
+        spelt = query.sql
         try:
             running.check()
             tables = self._source.tables()
@@ -447,7 +449,9 @@ class SqlService:
                 path = unquote(unreadable[1].removeprefix("file://"))
                 raise self._damaged(path, "cannot be read") from error
             if isinstance(error, SparkRefusal):
-                explained = self._explained(error, statement.query, case_variants)
+                # Spark counts columns in its text with the values of the parameters.
+                is_sent = not query.parameters and _same_lines(spelt, query.sql)
+                explained = self._explained(error, statement.query, case_variants, is_sent=is_sent)
                 if isinstance(explained, Conflict):
                     raise explained from error
                 hint = in_spark(query.sql, str(error))
@@ -581,13 +585,22 @@ class SqlService:
         return min(query.row_limit or self._options.row_limit, self._options.row_limit)
 
     def _explained(
-        self, error: SparkRefusal, query: str, case_variants: CaseTables | None
+        self, error: SparkRefusal, query: str, case_variants: CaseTables | None, *, is_sent: bool
     ) -> str | Conflict:
         """Return Spark's error for a query, in terms of the user's text.
 
         It is a `Conflict` if a datasource of the query is known but has no rows yet.
+
+        Args:
+            error: The error.
+            query: The query that Spark got; empty for a command, whose text Penstock composes.
+            case_variants: Datasources with columns that differ only in case.
+            is_sent: Whether lines and columns of the query are those of the user's statement.
         """
-        text = relocated_error(str(error), query) if query else str(error)
+        if query and is_sent:
+            text = relocated_error(str(error), query)
+        else:
+            text = error_without_places(str(error))
         if "TABLE_OR_VIEW_NOT_FOUND" not in text:
             return (
                 case_variants.explained(text) if case_variants and case_variants.are_read else text
@@ -614,9 +627,17 @@ class SqlService:
                 return Conflict(why)
         known = tables.known_names()
         first = text.split("\n", 1)[0].split(". Verify", 1)[0]
-        where = re.search(r"line (\d+),? pos(?:ition)? (\d+)", text)
-        place = f" (line {where[1]}, column {int(where[2]) + 1})" if where else ""
+        where = re.search(r"line \d+, column \d+", text)
+        place = f" ({where[0]})" if where else ""
         return f"{first}{place}. Datasources with data: {known}"
+
+
+def _same_lines(spelt: str, sent: str) -> bool:
+    """Return whether the lines of a statement are as long as those that the user sent.
+
+    Names of datasources may be spelt with more or fewer characters (`with_stored_names`).
+    """
+    return [*map(len, spelt.split("\n"))] == [*map(len, sent.split("\n"))]
 
 
 def explanation(text: str, hidden: Mapping[str, str]) -> SqlResult:
@@ -679,6 +700,7 @@ __all__ = [
     "QUERY_CONF",
     "SQL_CONF",
     "LargeAnswer",
+    "RegisteredQuery",
     "SqlOptions",
     "SqlQuery",
     "SqlResult",
@@ -686,4 +708,3 @@ __all__ = [
     "SqlValue",
     "mentions",
 ]
-    "RegisteredQuery",

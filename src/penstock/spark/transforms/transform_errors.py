@@ -21,7 +21,12 @@ from penstock.core.sql_text import check_expression, tokens
 from penstock.core.sql_values import check_values
 from penstock.spark.connect.session import SparkRefusal, SparkSessions
 from penstock.spark.expressions import column
-from penstock.spark.sql_guard import GUARD_CONF, OUTLINE_CONF, check_expressions
+from penstock.spark.sql_guard import (
+    GUARD_CONF,
+    OUTLINE_CONF,
+    check_expressions,
+    relocated_error,
+)
 from penstock.spark.transforms.identifiers import in_backticks, names_in
 
 if TYPE_CHECKING:
@@ -106,7 +111,9 @@ class ExpressionCheck:
             text = str(error)
             if "[MISSING_GROUP_BY]" in text:
                 return _AGGREGATES  # Spark's advice, GROUP BY or a window, does not apply
-            return _REST.sub("", text) if _WRONG.search(text) else ""
+            if not _WRONG.search(text):
+                return ""
+            return relocated_error(_REST.sub("", text), expression, first_line=1)
         return ""
 
 
