@@ -804,12 +804,6 @@ def test_status_names_what_is_waited_for(server: FakeServer, capsys: Capture) ->
     assert "not ready: worker h:1: deep storage since then" in out
     line = "deep storage since 2026-11-23T02:00:00.000Z, 12 tries (publishing): s3://b: 503"
     assert f"waits for {line}" in out
-    component = {"id": "c", "name": "Send", "state": "running", "desired": "running"}
-    component |= {"waits": [wait | {"work": "processor Send"}]}
-    server.answers["/flow/status"] = (200, {"name": "f", "components": [component]})
-    assert run(["flow", "status", "Send"]) == exit_codes.OK
-    of_flow = line.replace("publishing", "processor Send")
-    assert f"waits for {of_flow}" in capsys.readouterr().out
     found = [{"id": "s", "detailedState": "WAITING_FOR_STORAGE", "healthy": False, "waits": [wait]}]
     server.answers["/druid/indexer/v1/supervisor"] = (200, found)
     assert run(["supervisor", "list"]) == exit_codes.OK

@@ -197,6 +197,24 @@ def test_components_are_run_once_started_and_stopped(command: Command, file: Pat
     assert "abandoned" in command("terminate", "Make")
 
 
+def test_status_shows_the_wait_of_a_processor(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    since = "2026-11-23T02:00:00.000Z"
+    wait = {"dependency": "the broker", "work": "processor Send", "since": since, "tries": 12}
+    send = {
+        "id": "c",
+        "name": "Send",
+        "state": "running",
+        "waits": [wait | {"error": "it is away"}],
+    }
+    answer = {"name": "f", "components": [send]}
+    monkeypatch.setattr("penstock.services.cli.flow.run.request_object", lambda *_: answer)
+    assert run(["flow", "status", "Send"]) == 0
+    line = f"waits for the broker since {since}, 12 tries (processor Send): it is away"
+    assert line in capfd.readouterr().out
+
+
 def test_queues_are_listed_searched_counted_and_dropped(command: Command, file: Path) -> None:
     command("apply", str(file))
     command("run-once", "Make")
