@@ -213,11 +213,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
 
 
 # Whose functions are made to raise a `MemoryError`, too.
-INSIDE: Final = (
-    "penstock.broker.channel",
-    "penstock.broker.topics",
-    "penstock.core.loop_tasks",  # the tasks of both
-)
+INSIDE: Final = ("penstock.broker.channel", "penstock.broker.topics")
 
 
 def play(operation: Operation, plan: FaultPlan) -> tuple[str, list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import itertools
 import threading
@@ -152,19 +153,20 @@ def test_a_job_that_fails_is_counted_and_its_exception_is_its_own(ended: list[De
 def test_shielded_work_ends_though_its_caller_is_cancelled(ended: list[Death], body) -> None:
     steps: list[str] = []
 
-    async def work() -> None:
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+    async def work(goes_on: asyncio.Event) -> None:
+        await goes_on.wait()
         steps.append("end")
         await body()
 
     async def story() -> None:
         watch_loop(asyncio.get_running_loop())
-        caller = start_awaited(run_shielded(work(), lambda: steps.append("failed")))
+        goes_on = asyncio.Event()
+        caller = start_awaited(run_shielded(work(goes_on), lambda: steps.append("failed")))
         await asyncio.sleep(0)
         caller.cancel()
         await asyncio.wait([caller])
         assert (caller.cancelled(), steps) == (True, [])
+        goes_on.set()
         for _ in range(5):
             await asyncio.sleep(0)
         gc.collect()  # asyncio reports exceptions that no code retrieved
@@ -172,6 +174,34 @@ def test_shielded_work_ends_though_its_caller_is_cancelled(ended: list[Death], b
     asyncio.run(story())
     assert steps == (["end", "failed"] if body is fail else ["end"])
     assert ended == []
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # it did not start
+def test_without_memory_the_failure_of_shielded_work_is_handled_or_ends_the_process(
+    ended: list[Death],
+) -> None:
+    faults = Faults()
+
+    async def story(at: int, steps: list[str]) -> None:
+        watch_loop(asyncio.get_running_loop())
+
+        async def work() -> None:
+            steps.append("end")
+            await fail()
+
+        with faults.armed_inside(CORE, MemoryError, at):
+            with contextlib.suppress(MemoryError):
+                await run_shielded(work(), lambda: steps.append("failed"))
+            await asyncio.sleep(0)
+
+    for at in itertools.count():
+        steps: list[str] = []
+        ended.clear()
+        asyncio.run(story(at, steps))
+        assert ended or steps in ([], ["end", "failed"]), faults.raised
+        if not faults.raised:
+            break
+    assert at > 4
 
 
 def test_the_outcome_of_shielded_work_goes_to_its_caller() -> None:
