@@ -6,7 +6,7 @@ import threading
 
 
 class Start:
-    """What a role reported to its launcher."""
+    """Listener of a start that keeps its reports."""
 
     def __init__(self) -> None:
         self.is_ready = threading.Event()
