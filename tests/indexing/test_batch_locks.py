@@ -355,5 +355,5 @@ def test_who_is_in_the_way_is_waited_for_and_named_in_the_end() -> None:
 def test_a_lock_that_was_taken_ends_the_task() -> None:
     world = World(Spec(locks_segments=False))
     world.overlord.held = [time_lock(DAY, revoked=True)]
-    with pytest.raises(LockRevoked, match="submit it again"):
+    with pytest.raises(LockRevoked, match="submit the task again"):
         world.locks.lock([DAY])

@@ -122,7 +122,7 @@ def test_doctor_makes_the_class_archive_for_which_no_stop_waits(
     start = next(one for one in found if one.subject == "Spark starts")
     assert start.verdict is doctor.DoctorVerdict.OK
     assert start.text.endswith(
-        "no class archive can be made: Spark did not write its class archive: free some space"
+        "class archive cannot be created: Spark did not write its class archive: free some space"
     )
 
 
