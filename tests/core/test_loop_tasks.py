@@ -484,6 +484,32 @@ def test_work_that_a_thread_took_before_the_executor_raised_counts() -> None:
     assert asyncio.run(run_on_thread(lambda: 7, executor)) == 7
 
 
+class LostCalls(ThreadPoolExecutor):
+    """An executor whose threads run no call, and which ends each one in the given way."""
+
+    def __init__(self, end: Callable[[Future[object]], object]) -> None:
+        super().__init__(1)
+        self._end = end
+
+    def submit(self, fn, /, *args, **kwargs):  # type: ignore[no-untyped-def]
+        future: Future[object] = Future()
+        self._end(future)
+        return future
+
+
+def test_a_call_that_no_thread_could_begin_ends_its_wait() -> None:
+    def run_out_of_memory(future: Future[object]) -> None:
+        future.set_exception(MemoryError())
+
+    def work() -> int:
+        raise AssertionError("it ran")
+
+    with pytest.raises(MemoryError):
+        asyncio.run(run_on_thread(work, LostCalls(run_out_of_memory)))
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(run_on_thread(work, LostCalls(Future.cancel)))
+
+
 def test_results_and_exceptions_go_to_the_caller() -> None:
     def fail() -> None:
         raise MemoryError

@@ -243,9 +243,17 @@ async def run_on_thread(work: Callable[[], T], executor: Executor | None = None)
         else:
             outcome.set_result(result)
 
+    def pass_on(ran: asyncio.Future[None]) -> None:
+        """End the wait if the thread could not run the work, for lack of memory or at its end."""
+        if ran.cancelled():
+            outcome.cancel()
+        elif (error := ran.exception()) is not None and not outcome.done():
+            outcome.set_exception(error)
+
     awaited = asyncio.wrap_future(outcome)
     try:
-        asyncio.get_running_loop().run_in_executor(executor, run)
+        ran = asyncio.get_running_loop().run_in_executor(executor, run)
+        ran.add_done_callback(pass_on)
     except BaseException:
         if outcome.cancel():
             awaited.cancel()
