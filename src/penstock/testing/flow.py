@@ -359,8 +359,9 @@ class ProcessorRunner(Generic[P]):
         if not self._host.started:
             try:
                 self.processor.on_scheduled(self.context)
-            except Unavailable as error:
-                self._host.report_unavailable(error, None)
+            except BaseException as error:
+                if isinstance(error, Unavailable):
+                    self._host.report_unavailable(error, None)
                 raise
             self._host.started = True
 
