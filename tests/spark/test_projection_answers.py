@@ -358,6 +358,19 @@ def check(spark: SparkSession, random: Random, told: Told) -> None:
         assert answer(spark, sql, asked) == expected, f"{asked.sql}\n{sql}\n{plan}"
 
 
+def test_most_random_queries_are_rewritten() -> None:
+    """Otherwise the answers of too few of them would be compared. On average 66 % are."""
+    asked = rewritten = 0
+    for seed in range(100):
+        random = Random(seed)
+        plan, wanted = some_projection(random)
+        for _ in range(6):
+            sql = some_query(random, plan, wanted).sql
+            asked += 1
+            rewritten += matched_query(sql, "flights", plan, COLUMNS, "groups") is not None
+    assert rewritten >= 0.6 * asked
+
+
 @pytest.mark.timeout(600)  # three hundred jobs of Spark
 def test_answers_over_groups_are_those_over_rows(ansi: SparkSession) -> None:
     told = Told()
@@ -372,6 +385,7 @@ def test_answers_over_groups_are_those_over_rows(ansi: SparkSession) -> None:
         check(ansi, Random(seed), told)
 
     any_of_them()
-    # Otherwise this test would say nothing.
+    # Otherwise this test would say nothing. Of 30 random queries, 23 to 97 % are rewritten; one run
+    # in twenty is below half, and one in several thousand below a quarter.
     assert told.rewritten >= told.asked / 4, told
     assert len(told.refused_by_spark) <= told.rewritten / 10, told.refused_by_spark
