@@ -227,3 +227,39 @@ def test_a_deletion_that_cannot_be_recorded_does_not_happen(tmp_path: Path) -> N
         assert "c" in topic.file.channels
 
     play(tmp_path, story)
+
+
+def test_a_creation_waits_until_a_deletion_that_could_not_begin_is_undone(tmp_path: Path) -> None:
+    async def story(changes: ChannelChanges, topic: Topic) -> None:
+        old = await changes.find_or_create(topic, "c")
+        shut, load = old.shut, changes._topics.channels.load
+        done: list[str] = []
+        gate = asyncio.Event()
+
+        async def fail_before_the_first_step(*_: object) -> None:
+            raise MemoryError
+
+        async def shut_late() -> None:
+            await gate.wait()
+            await shut()
+            done.append("shut")
+
+        def load_and_note(*given: object) -> Channel:
+            done.append("loaded")
+            return load(*given)  # type: ignore[arg-type]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(changes, "_delete", fail_before_the_first_step)
+            patch.setattr(old, "shut", shut_late)  # as on a slow disk
+            patch.setattr(changes._topics.channels, "load", load_and_note)
+            deleting = asyncio.ensure_future(changes.delete(topic, "c"))
+            making = asyncio.ensure_future(changes.find_or_create(topic, "c"))
+            await asyncio.wait([making], timeout=0.05)  # as far as it comes
+            assert "c" not in topic.channels
+            gate.set()
+            with pytest.raises(MemoryError):
+                await deleting
+            assert topic.channels["c"] is await making is not old
+        assert done == ["shut", "loaded"]
+
+    play(tmp_path, story)

@@ -41,6 +41,7 @@ class ChannelChanges:
         self._changes = changes
         self._creating: dict[tuple[Topic, str], asyncio.Task[Channel]] = {}
         self._deleting: dict[tuple[Topic, str], asyncio.Task[None]] = {}
+        self._undoing: dict[tuple[Topic, str], asyncio.Task[None]] = {}  # also in `_deleting`
 
     async def find_or_create(
         self, topic: Topic, name: str, starts: tuple[int, ...] | None = None
@@ -82,7 +83,7 @@ class ChannelChanges:
         # The task begins in a later iteration of the loop, after the channel is detached.
         deleting = start_awaited(self._delete(topic, channel))
         try:
-            deleting.add_done_callback(partial(_forget, self._deleting, (topic, name)))
+            deleting.add_done_callback(partial(self._end_deletion, topic, channel))
             self._deleting[topic, name] = deleting
             # Detach it before its files are deleted, so that nothing is written to them afterwards.
             topic.detach(name)
@@ -93,15 +94,22 @@ class ChannelChanges:
         try:
             await asyncio.shield(deleting)
         except BaseException:
-            is_left = name in topic.file.channels and name not in topic.channels
-            is_last = self._deleting.get((topic, name), deleting) is deleting
-            if deleting.done() and is_left and is_last and not topic.closed:
-                # The task failed before it began.
-                with contextlib.suppress(Exception):
-                    await channel.shut()
-                await self._attach_again(topic, name)
+            undoing = self._undoing.get((topic, name))
+            if deleting.done() and undoing is not None:
+                await asyncio.wait([undoing])
             raise
         await self._delete_unused(topic)
+
+    def _end_deletion(self, topic: Topic, channel: Channel, deleting: asyncio.Task[None]) -> None:
+        key = (topic, channel.name)
+        _forget(self._deleting, key, deleting)
+        is_left = channel.name in topic.file.channels and channel.name not in topic.channels
+        if is_left and key not in self._deleting and not topic.closed:
+            # The task failed before it began. A creation waits for this task, too.
+            undoing = start_awaited(self._undo_deletion(topic, channel))
+            for tasks in (self._deleting, self._undoing):
+                undoing.add_done_callback(partial(_forget, tasks, key))
+                tasks[key] = undoing
 
     async def _delete(self, topic: Topic, channel: Channel) -> None:
         name = channel.name
@@ -112,11 +120,14 @@ class ChannelChanges:
             await self._changes.run(lambda: self._topics.channels.drop(topic, name, held))
         except BaseException:
             if name in topic.file.channels and not topic.closed:
-                # `topic.json` still lists it; messages in flight or not written are redelivered.
-                with contextlib.suppress(Exception):
-                    await channel.shut()  # again: two journals must not write one file
-                await self._attach_again(topic, name)
+                await self._undo_deletion(topic, channel)
             raise
+
+    async def _undo_deletion(self, topic: Topic, channel: Channel) -> None:
+        # `topic.json` still lists it; messages in flight or not written are redelivered.
+        with contextlib.suppress(Exception):
+            await channel.shut()  # also if it was shut: two journals must not write one file
+        await self._attach_again(topic, channel.name)
 
     async def _delete_unused(self, topic: Topic) -> None:
         """Delete an ephemeral topic that has no channel left."""
@@ -153,8 +164,9 @@ class ChannelChanges:
     async def _create(self, topic: Topic, name: str, starts: tuple[int, ...] | None) -> Channel:
         # Its closed consumers may reconnect before its files are deleted. After a deletion that
         # failed, another one may begin before this task continues.
-        while (deleting := self._deleting.get((topic, name))) is not None and not deleting.done():
+        while (deleting := self._deleting.get((topic, name))) is not None:
             await asyncio.wait([deleting])
+            await asyncio.sleep(0)  # until its callback has run, which may begin to undo it
         if name in topic.channels:
             return topic.channels[name]  # the last deletion failed
         # Nothing is awaited from here to the creation: two journals must not write one file.
