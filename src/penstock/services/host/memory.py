@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.indexing.secrets import MASK
 from penstock.services.options.table import PenstockOptions
+from penstock.services.options.values import masked
 
 SHARED = "none"
 _UNITS = {"m": 1 << 20, "g": 1 << 30}
@@ -43,7 +45,7 @@ def query_spark(options: PenstockOptions, total_bytes: int | None) -> QuerySpark
     """
     given = options.query_memory
     if options.query_connect is not None:
-        return QuerySpark(None, f"queries use the Spark at {options.query_connect.split('/;')[0]}")
+        return QuerySpark(None, f"queries use the Spark at {masked(options.query_connect, MASK)}")
     if given == SHARED:
         return QuerySpark(None, "queries and tasks share one Spark: --query-memory none")
     if given is not None:
