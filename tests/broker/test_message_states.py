@@ -326,7 +326,7 @@ TestAgainstTable.settings = settings(max_examples=80, stateful_step_count=50, de
 class MessagesOfOneState:
     """A real `ChannelState` whose messages all have one state, and that state in the table.
 
-    Each event is reported as `delivery` and `policy` do, for the messages that they find. If the
+    Each event is reported as `delivery` and `drop_policy` do, for the messages that they find. If the
     table has no transition, they find none, and nothing may change.
 
     Attributes:
@@ -441,7 +441,7 @@ class MessagesOfOneState:
                 real.defer(0, start, end, self.now + LATER_MS)
             case E.EXPIRED | E.MISSING | E.TRIMMED | E.PASSED_OVER if start < end:
                 real.skip(0, start, end)
-            case E.EXPIRED | E.MISSING | E.GIVEN_UP:
+            case E.EXPIRED | E.MISSING | E.OUT_OF_ATTEMPTS:
                 found = self.due()
                 real.drop(found)
                 return bool(found)
@@ -546,7 +546,7 @@ class Facts:
                 return is_fresh or self.is_due
             case E.DEFERRED | E.TRIMMED:
                 return is_fresh
-            case E.GIVEN_UP | E.DEAD_LETTERED:
+            case E.OUT_OF_ATTEMPTS | E.DEAD_LETTERED:
                 return self.is_due and self.was_delivered
             case E.TIMED_OUT:
                 return self.owner != 0
