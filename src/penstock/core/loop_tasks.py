@@ -230,6 +230,8 @@ async def run_on_thread(work: Callable[[], T], executor: Executor | None = None)
 
     Raises:
         RuntimeError: No thread can be started; the work has not run, and will not.
+        MemoryError: The thread had no memory to begin the work, or the work raised it.
+        Closed: The thread ended before the work began; the work has not run, and will not.
     """
     outcome: Future[T] = Future()
 
@@ -246,8 +248,10 @@ async def run_on_thread(work: Callable[[], T], executor: Executor | None = None)
     def pass_on(ran: asyncio.Future[None]) -> None:
         """End the wait if the thread could not run the work, for lack of memory or at its end."""
         if ran.cancelled():
-            outcome.cancel()
-        elif (error := ran.exception()) is not None and not outcome.done():
+            error: BaseException | None = Closed("the thread ended before the call began")
+        else:
+            error = ran.exception()
+        if error is not None and not outcome.done():
             outcome.set_exception(error)
 
     awaited = asyncio.wrap_future(outcome)
