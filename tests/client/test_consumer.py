@@ -544,6 +544,28 @@ def test_lookups_without_an_address_are_failed_tries() -> None:
     run(story())
 
 
+def test_passwords_of_lookup_services_are_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        world = World()
+        options = ConsumerOptions(lookup_s=50.0)
+        services = ["http://user:secret@127.0.0.1:1/x?key=secret", "user:secret@127.0.0.1:2"]
+        async with Consumer(
+            "t", "c", lookup=services, options=options, environment=world.environment
+        ) as c:
+            await until(lambda: world.asleep(50.0))
+            failure = c.connect_failure
+        assert failure is not None
+        shown = "no lookup service answers: http://127.0.0.1:1, http://127.0.0.1:2"
+        assert str(failure.error) == shown
+        with pytest.raises(InvalidRequest) as raised:
+            lookup_url("ftp://user:secret@h", "t")
+        assert str(raised.value) == "invalid lookup service ftp://h: write http://host:4161"
+
+    run(story())
+    assert "http://127.0.0.1:1: " in caplog.text
+    assert "secret" not in caplog.text
+
+
 def test_answers_of_lookup_services() -> None:
     status, body = producers("10.0.0.1:4150")
     assert parse_answer(status, body) == ["10.0.0.1:4150"]

@@ -8,7 +8,7 @@ import pytest
 import uvloop
 
 from penstock.core.errors import PenstockError, Unavailable
-from penstock.core.http_client import AsyncHttpClient
+from penstock.core.http_client import AsyncHttpClient, shown_server
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,26 @@ def test_an_address_that_can_be_none_is_an_error_of_ours(url: str, run: object) 
 
     assert callable(run)
     run(ask())
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://u:secret@h:4161/lookup?topic=t", "http://h:4161"),
+        ("HTTPS://u:sec@ret@[::1]:1", "HTTPS://[::1]:1"),
+        ("http://secret@h?x=a@secret", "http://h"),
+        ("http://h:4161", "http://h:4161"),
+        ("http://u:secret/x@h:1/", "…"),
+        ("http://u:secret@h:99999/", "http://h:99999"),
+        ("http://u:secret@[::1/", "…"),
+        ("u:secret@h:1", "…"),
+    ],
+)
+def test_errors_show_the_server_of_an_address_without_its_password(url: str, shown: str) -> None:
+    assert shown_server(url) == shown
+    with pytest.raises(PenstockError) as raised:
+        asyncio.run(AsyncHttpClient(1e-9, 1e-9, 1_000).fetch(url))
+    assert "secret" not in str(raised.value)
 
 
 def test_the_time_for_a_connection_is_named_when_it_is_over(

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.client.lookup import find_servers, http_get
+from penstock.client.lookup import find_servers, http_get, shown_service
 from penstock.client.ready_counts import ClientPace
 from penstock.client.subscription import Subscription
 from penstock.core.backoff import Backoff
@@ -269,7 +269,7 @@ class ConsumerConnections:
 
     def _unknown(self, services: Sequence[str], *, is_answered: bool) -> Unavailable:
         """Return the error of a lookup after which no address is known."""
-        names = ", ".join(services)
+        names = ", ".join(map(shown_service, services))
         if is_answered:
             return Unavailable(f"no server with topic {self._topic} is known to {names}")
         return Unavailable(f"no lookup service answers: {names}")

@@ -15,7 +15,7 @@ from urllib.parse import urlencode, urlsplit
 
 from penstock.client.addresses import Address
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
-from penstock.core.http_client import AsyncHttpClient
+from penstock.core.http_client import AsyncHttpClient, shown_server
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,11 +43,20 @@ def lookup_url(service: str, topic: str) -> str:
     Raises:
         InvalidRequest: The service's address is not an HTTP address.
     """
-    base = service if "://" in service else f"http://{service}"
+    base = _url(service)
     parts = urlsplit(base)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise InvalidRequest(f"invalid lookup service {service!r}: write http://host:4161")
+        raise InvalidRequest(f"invalid lookup service {shown_server(base)}: write http://host:4161")
     return f"{base.rstrip('/')}/lookup?{urlencode({'topic': topic})}"
+
+
+def shown_service(service: str) -> str:
+    """Return the server of a lookup service's address, which may have a password."""
+    return shown_server(_url(service))
+
+
+def _url(service: str) -> str:
+    return service if "://" in service else f"http://{service}"
 
 
 def parse_answer(status: int, body: bytes) -> list[str]:
@@ -92,7 +101,7 @@ async def _ask(url: str, get: HttpGet) -> list[str] | None:
     try:
         return parse_answer(*await get(url))
     except PenstockError as error:
-        _logger.warning("%s: %s; will retry later", url, error)
+        _logger.warning("%s: %s; will retry later", shown_server(url), error)
         return None
 
 

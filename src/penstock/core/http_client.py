@@ -14,6 +14,7 @@ import asyncio
 import base64
 import contextlib
 import encodings.idna  # noqa: F401 - otherwise imported on the loop at the first name lookup
+import re
 import ssl
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,8 +32,22 @@ if TYPE_CHECKING:
 _OK: Final = 200
 _HEAD_BYTES_MAX: Final = 65_536
 _READ_BYTES: Final = 65_536
+_WANTED: Final = "write http://HOST:PORT/PATH or https://…"
+_SERVER: Final = re.compile(
+    r"([a-z][a-z0-9+.-]*://)(?:[^/?#]*@)?(\[[^]/?#@]*\]|[^]\[/?#@:]+)(:\d+)?(?=[/?#]|\Z)",
+    re.IGNORECASE,
+)
 # The second one, for an answer that switches protocols, is not a subclass of the first.
 _PARSER_ERRORS: Final = (httptools.HttpParserError, httptools.HttpParserUpgrade)
+
+
+def shown_server(url: str) -> str:
+    """Return `scheme://host:port` of a URL, for logs and errors: other parts may be secret.
+
+    Returns `…` for a text that is not such a URL, which may have a secret anywhere.
+    """
+    found = _SERVER.match(url)
+    return "…" if found is None else "".join(part or "" for part in found.groups())
 
 
 class AsyncHttpClient:
@@ -185,14 +200,12 @@ class _Server:
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
-        except ValueError as error:
-            raise InvalidRequest(f"invalid URL {url!r:.200}: {error}") from error
+        except ValueError:  # its text may contain a password
+            raise _invalid(url, _WANTED) from None
         if parts.scheme not in {"http", "https"} or not host:
-            raise InvalidRequest(
-                f"invalid URL {url!r:.200}: write http://HOST:PORT/PATH or https://…"
-            )
+            raise _invalid(url, _WANTED)
         if not url.isascii() or any(one.isspace() or not one.isprintable() for one in url):
-            raise InvalidRequest(f"invalid URL {url!r:.200}: escape non-ASCII and blank characters")
+            raise _invalid(url, "escape non-ASCII and blank characters")
         is_tls = parts.scheme == "https"
         return cls(
             *(host, port or (443 if is_tls else 80), is_tls, parts.path or "/", parts.query),
@@ -226,6 +239,10 @@ class _Server:
     @property
     def _name(self) -> str:
         return f"[{self.host}]" if ":" in self.host else self.host
+
+
+def _invalid(url: str, remedy: str) -> InvalidRequest:
+    return InvalidRequest(f"invalid URL of {shown_server(url)}: {remedy}")
 
 
 def _credentials(parts: SplitResult) -> str | None:
