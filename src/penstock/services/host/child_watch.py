@@ -3,7 +3,8 @@
 Owns the thread, a pidfd and the reading end of a pipe for each watched child. It reaps nothing: the
 owner of a child reads its exit code. If the kernel has no pidfd, ends are not reported, and owners
 must poll. A descriptor that the kernel refuses to watch is closed, and its owner is called once, so
-that it polls, too. A call that raises is repeated, and dropped when it has raised three times.
+that it polls, too. A call that raises is repeated; when it has raised three times, it is repeated
+after other events, and each second.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ _logger = logging.getLogger(__name__)
 
 _READ_BYTES = 4_096
 _CALLS_MAX = 3
+_LATER_S = 1.0
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
@@ -53,6 +55,7 @@ class ChildWatch:
         # A call that is due, and that raised if the thread begins again: its event was read.
         self._due: Callable[[], None] | None = None
         self._failed_calls = 0  # how often it raised
+        self._postponed: dict[Callable[[], None], None] = {}
         self._stopped = False
         self._thread = OwnedThread("child watch", self._run, on_death=OnDeath.RESTART)
 
@@ -110,7 +113,7 @@ class ChildWatch:
     def _run(self) -> None:
         self._call_due()
         while True:
-            ready = self._selector.select()
+            ready = self._selector.select(_LATER_S if self._postponed else None)
             self._register_fresh()
             if self._stopped:
                 return
@@ -119,6 +122,7 @@ class ChildWatch:
                     self._handle(key.data)
                 else:
                     os.read(self._wake_reader, _READ_BYTES)
+            self._call_postponed()
 
     def _register_fresh(self) -> None:
         while True:
@@ -161,5 +165,14 @@ class ChildWatch:
                 if self._failed_calls < _CALLS_MAX:
                     raise  # the thread begins again with this call
                 # Otherwise the other children would not be watched any longer.
-                _logger.exception("an event of a child cannot be reported: its owner must poll")
+                self._postponed[self._due] = None
+                _logger.exception("an event of a child cannot be reported: it is tried again")
         self._due, self._failed_calls = None, 0
+
+    def _call_postponed(self) -> None:
+        for notify in tuple(self._postponed):
+            if self._stopped:
+                return
+            with contextlib.suppress(Exception):  # logged before; the next try is within a second
+                notify()
+                del self._postponed[notify]
