@@ -191,12 +191,27 @@ def test_a_described_table_shows_no_place(sql: str, command: str) -> None:
         ("[U] no `a`; line 3 pos 0;", "[U] no `a`; line 2, column 1;", "[U] no `a`;"),
         ("== SQL (line 3, position 3) ==", "== SQL (line 2, column 3) ==", "== SQL =="),
         ("near ')' (line 4, pos 0)", "near ')' (line 2, column 7)", "near ')'"),
+        (
+            "at or near ')' (line 4, pos 0)\n\n== SQL ==\n(\nSELECT 1\nFROM x\n)\n^^^\n",
+            "at or near end of input (line 2, column 7)\n\n== SQL ==\nSELECT 1\nFROM x",
+            "at or near end of input\n\n== SQL ==\nSELECT 1\nFROM x",
+        ),
+        (
+            "near 'x' (line 3, pos 5)\n\n== SQL ==\n(\nSELECT 1\nFROM x\n-----^^^\n)\n",
+            "near 'x' (line 2, column 6)\n\n== SQL ==\nSELECT 1\nFROM x\n-----^^^",
+            "near 'x'\n\n== SQL ==\nSELECT 1\nFROM x",
+        ),
+        (
+            "== SQL (line 3, position 6) ==\nFROM x\n     ^\n",
+            "== SQL (line 2, column 6) ==\nFROM x\n     ^\n",
+            "== SQL ==\nFROM x",
+        ),
         ("the outline 1 position", "the outline 1 position", "the outline 1 position"),
     ],
 )
 def test_places_are_lines_and_columns_of_the_users_text(said: str, told: str, without: str) -> None:
     """Spark counts `pos` from 0 and `position` from 1, and its text has a line before the query."""
     assert relocated_error(said, "SELECT 1\nFROM x") == told
-    assert error_without_places(said) == without
+    assert error_without_places(said, "SELECT 1\nFROM x") == without
     shown = relocated_error("(line 1, pos 4)", "a + + b", first_line=1)
     assert shown == "(line 1, column 5)"

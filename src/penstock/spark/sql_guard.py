@@ -79,9 +79,12 @@ _DEFAULTS: Final = ("exists_default", "current_default")
 _ESCAPE: Final = re.compile(r"\\u([0-9a-f]{4})")
 # Spark counts `pos` from 0 and `position`, which it writes for failed computations, from 1.
 _PLACE: Final = re.compile(r"\bline (\d+),? (pos(?:ition)?):? (\d+)")
+_RELOCATED: Final = re.compile(r"line \d+, column \d+")  # as `relocated_error` writes it
 _PLACE_NOTE: Final = re.compile(rf"(?:;| \()? ?{_PLACE.pattern}\)?")
 _SHOWN_SQL: Final = re.compile(r"(== SQL ==\n)\(\n")
 _SHOWN_END: Final = re.compile(r"\n\)(\n-*\^\^\^)?\s*\Z")
+# Below a line of the text, or at the end below a part of it.
+_MARK: Final = re.compile(r"\n-*\^\^\^(?=\n|\Z)|\n *\^+\s*\Z")
 _LOCATION: Final = re.compile(r"(Location: )[^\n]*?(?=, (?:PartitionFilters|ReadSchema)\b|\n|\Z)")
 # The scheme has a bound: without it, the search takes minutes in a long text such as `a.a.a.a…`.
 _PATH: Final = re.compile(r"\b[a-z][a-z0-9+.-]{0,30}:/[^\s,\])]*")
@@ -308,13 +311,30 @@ def relocated_error(text: str, query: str, *, first_line: int = 2) -> str:
             return f"line {lines}, column {last + 1}"
         return f"line {max(line, 1)}, column {int(found[3]) + (found[2] == 'pos')}"
 
-    is_at_end = any(int(found[1]) - first_line + 1 > lines for found in _PLACE.finditer(text))
+    return _PLACE.sub(moved, _without_parentheses(text, query, first_line))
+
+
+def place_in(text: str) -> str:
+    """Return the first place in an error of `relocated_error`; empty if there is none."""
+    found = _RELOCATED.search(text)
+    return found[0] if found else ""
+
+
+def error_without_places(text: str, query: str) -> str:
+    """Return Spark's error without lines, columns and marks, because they are not the user's.
+
+    Args:
+        text: Spark's error.
+        query: The query that Spark got in parentheses; empty for a command.
+    """
+    shown = _without_parentheses(text, query, first_line=2) if query else text
+    shown = _PLACE_NOTE.sub("", shown)
+    return _MARK.sub("", shown) if "== SQL ==" in shown else shown
+
+
+def _without_parentheses(text: str, query: str, first_line: int) -> str:
+    """Return Spark's error without the lines before and after the query, which Penstock writes."""
+    last_line = query.count("\n") + first_line
+    is_at_end = any(int(found[1]) > last_line for found in _PLACE.finditer(text))
     shown = _SHOWN_END.sub("", _SHOWN_SQL.sub(r"\1", text)) if "== SQL ==" in text else text
-    if is_at_end:
-        shown = shown.replace("at or near ')'", "at or near end of input")
-    return _PLACE.sub(moved, shown)
-
-
-def error_without_places(text: str) -> str:
-    """Return Spark's error for a text that is not the user's, without lines and positions."""
-    return _PLACE_NOTE.sub("", text)
+    return shown.replace("at or near ')'", "at or near end of input") if is_at_end else shown

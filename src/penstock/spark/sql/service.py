@@ -69,6 +69,7 @@ from penstock.spark.sql_guard import (
     check_understood,
     error_without_places,
     explained,
+    place_in,
     relation,
     relocated_error,
     without_paths,
@@ -600,7 +601,7 @@ class SqlService:
         if query and is_sent:
             text = relocated_error(str(error), query)
         else:
-            text = error_without_places(str(error))
+            text = error_without_places(str(error), query)
         if "TABLE_OR_VIEW_NOT_FOUND" not in text:
             return (
                 case_variants.explained(text) if case_variants and case_variants.are_read else text
@@ -627,8 +628,8 @@ class SqlService:
                 return Conflict(why)
         known = tables.known_names()
         first = text.split("\n", 1)[0].split(". Verify", 1)[0]
-        where = re.search(r"line \d+, column \d+", text)
-        place = f" ({where[0]})" if where else ""
+        where = place_in(text)
+        place = f" ({where})" if where else ""
         return f"{first}{place}. Datasources with data: {known}"
 
 
