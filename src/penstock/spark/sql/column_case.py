@@ -9,14 +9,13 @@ writes a name in another case.
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from penstock.core.column_case import case_variants_in, shown_case_variants
 from penstock.spark.sql.dialect import quoted_names, unresolved_column
-from penstock.spark.sql_guard import GUARD_CONF
+from penstock.spark.sql_guard import GUARD_CONF, place_in
 from penstock.spark.tables.columns import KnownColumns
 from penstock.spark.tables.model import Columns, TableFile
 from penstock.spark.views import OutlineViews, Views
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 
     from penstock.spark.connect.running_calls import RunningCall
     from penstock.spark.connect.session import SparkSessions
-
-_PLACE: Final = re.compile(r"line \d+, column \d+")  # as `sql_guard.relocated_error` writes it
 
 
 class QuerySessions:
@@ -146,8 +143,8 @@ class CaseTables:
             if any(one != name and one.lower() == name.lower() for one in quoted_names(text)):
                 return f"{text}\n{self.why()}: write each name as it was defined"
             return text
-        where = _PLACE.search(text)
-        place = f" ({where[0]})" if where else ""
+        where = place_in(text)
+        place = f" ({where})" if where else ""
         several = [one for one in alike.items() if len(one[1]) > 1]
         datasource, names = several[0] if several else next(iter(alike.items()))
         if several:
