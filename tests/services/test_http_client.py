@@ -48,6 +48,15 @@ def test_a_longer_answer_than_any_of_penstock_is_not_kept_in_memory(
         client.get("/status")
 
 
+def test_a_forwarded_request_whose_answer_is_too_large_is_refused_without_the_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_client, "_ANSWER_BYTES_MAX", 1 << 20)
+    text = r"^GET /rows\?all was answered with more than 1,048,576 bytes, .*: request less at once$"
+    with answering(ENDLESS) as client, pytest.raises(InvalidRequest, match=text):
+        client.relay("GET", "/rows?all", b"", {})
+
+
 def test_rows_that_have_no_room_in_memory_are_refused_with_another_way_to_get_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -700,8 +700,9 @@ async def test_without_an_overlord_its_paths_say_so(rig: Rig) -> None:
     assert "no overlord is running" in answer.json()["error"]
 
 
+@pytest.mark.parametrize("path", ["/druid/indexer/v1/tasks?state=running", "/status"])
 async def test_an_overlord_whose_answer_is_too_large_is_not_called_away(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     monkeypatch.setattr(http_client, "_ANSWER_BYTES_MAX", 10)
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -715,11 +716,15 @@ async def test_an_overlord_whose_answer_is_too_large_is_not_called_away(
         thread.start()
         port = server.getsockname()[1]
         rig.store.leases.renew("overlord", "o", host="127.0.0.1", port=port, ttl_ms=60_000)
-        answer = await rig.ask("GET", "/druid/indexer/v1/tasks?state=running")
+        answer = await rig.ask("GET", path)
         thread.join()
-    assert answer.status_code == 503
-    wanted = f"GET http://127.0.0.1:{port}/druid/indexer/v1/tasks?state=running was answered with"
-    assert answer.json()["error"].startswith(f"{wanted} more than 10 bytes")
+    too_large = "was answered with more than 10 bytes"
+    if path == "/status":
+        wanted = f"overlord 127.0.0.1:{port}: GET http://127.0.0.1:{port}/status/ready {too_large}"
+        assert any(reason.startswith(wanted) for reason in answer.json()["reasons"])
+    else:
+        assert answer.status_code == 400
+        assert answer.json()["error"].startswith(f"GET {path} {too_large}")
 
 
 async def test_status_lists_what_has_a_lease(rig: Rig) -> None:

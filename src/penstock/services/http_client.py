@@ -12,7 +12,7 @@ import json
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.message import Message
 from typing import Final
 from urllib.parse import urlencode, urlsplit
@@ -42,8 +42,8 @@ _ANSWER_BYTES_MAX: Final = 1 << 30
 _CONTEXT = 20  # characters around an invalid one
 
 
-class AnswerTooLarge(NotReachable):
-    """An answer exceeds the size of those that are kept in memory."""
+class AnswerTooLarge(InvalidRequest):
+    """An answer exceeds the size of those that are kept in memory: request less at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +63,12 @@ class ChunkedAnswer:
         status: HTTP status.
         headers: Headers, with case-insensitive names.
         chunks: The body.
-        dependency: Dependency that fails if the answer is too large.
     """
 
     request: str
     status: int
     headers: http.client.HTTPMessage
     chunks: Iterator[bytes]
-    dependency: Dependency | None = None
 
     @property
     def truncated(self) -> bool:
@@ -95,8 +93,7 @@ class ChunkedAnswer:
             if size > _ANSWER_BYTES_MAX:
                 raise AnswerTooLarge(
                     f"{self.request} was answered with more than {_ANSWER_BYTES_MAX:,} bytes, the"
-                    f" limit of an answer that is kept in memory: {remedy}",
-                    dependency=self.dependency,
+                    f" limit of an answer that is kept in memory: {remedy}"
                 )
             parts.append(chunk)
         return b"".join(parts)
@@ -245,11 +242,15 @@ class JsonClient:
     ) -> tuple[int, Message, bytes]:
         """Forward a request with some of its headers; return status, headers and body unchanged.
 
+        Errors about the answer do not have the address, which the sender of the request cannot use.
+
         Raises:
             NotReachable: Nothing answers there, or the answer is truncated.
             AnswerTooLarge: The answer has more than 1 GiB.
         """
-        return self._exchange(method, path, body, None, JSON_TYPE, headers)
+        with self._opened(method, path, body, None, JSON_TYPE, headers) as answer:
+            forwarded = replace(answer, request=f"{method} {path}")
+            return answer.status, answer.headers, forwarded.read_all("request less at once")
 
     def _exchange(
         self,
@@ -288,7 +289,7 @@ class JsonClient:
                 answer = connection.getresponse()
             yield ChunkedAnswer(
                 *(f"{method} {self.base_url}{path}", answer.status, answer.headers),
-                *(self._chunks(answer), self._dependency),
+                self._chunks(answer),
             )
         finally:
             connection.close()

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.core.errors import PenstockError
 from penstock.core.http_errors import detail_of, error_of_answer
-from penstock.services.http_client import COMMAND_LINE, AnswerTooLarge, JsonClient, json_body
+from penstock.services.http_client import COMMAND_LINE, JsonClient, json_body
 
 PATH = "/druid/v2/sql"
 _FEWER: Final = (
@@ -37,16 +37,13 @@ def ask(api: JsonClient, statement: str, context: Mapping[str, object] | None = 
         context: Query context, as in Druid's API.
 
     Raises:
-        InvalidRequest: The answer has more than 1 GiB.
+        AnswerTooLarge: The answer has more than 1 GiB.
         PenstockError: As `JsonClient.request`; or it is not an answer to an SQL query.
     """
     body = {"query": statement, "resultFormat": "array", "header": True}
     content = json_body({**body, "context": dict(context or {})})
     with api.stream("POST", PATH, content) as reply:
-        try:
-            text = reply.read_all(_FEWER)
-        except AnswerTooLarge as error:  # narrow: translates
-            raise InvalidRequest(str(error)) from error
+        text = reply.read_all(_FEWER)
     if reply.status >= 300:
         detail = detail_of(reply.headers)
         raise error_of_answer(reply.status, text, reply.request, detail, remedies=COMMAND_LINE)

@@ -147,9 +147,9 @@ class ProcessOverview:
         try:
             _, _, content = client.exchange("GET", "/status/ready")
             answer = json.loads(content)
-        except (NotReachable, ValueError, RecursionError) as error:
+        except (PenstockError, ValueError, RecursionError) as error:
             failure = (
-                error if isinstance(error, NotReachable) else NotReachable(f"no JSON: {error}")
+                error if isinstance(error, PenstockError) else NotReachable(f"no JSON: {error}")
             )
             self._waits.failed(
                 work, failure, dependency=_DEPENDENCIES.get(service, Dependency.OTHER)

@@ -33,7 +33,7 @@ from penstock.services.api.indexer.sql_task import SqlTaskRoutes
 from penstock.services.api.overview import ProcessOverview
 from penstock.services.api.process_clients import LOG_OFFSET_HEADER, LOG_SIZE_HEADER
 from penstock.services.api.spec_check import Mistakes, check_expressions, is_checked
-from penstock.services.http_client import AnswerTooLarge, JsonClient
+from penstock.services.http_client import JsonClient
 from penstock.services.membership.leases import LeaseDirectory
 from penstock.services.membership.membership import BrokerFinder
 from penstock.services.options.values import HostPort
@@ -153,8 +153,6 @@ class RouterRoutes:
             status, headers, content = client.relay(
                 request.method, path + query, body, _given(request, _PASSED_ON)
             )
-        except AnswerTooLarge:
-            raise  # the service answers
         except NotReachable as error:
             raise Unavailable(
                 f"the {service} does not answer: it is restarting, or its log has the reason; "
