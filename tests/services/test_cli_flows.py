@@ -150,6 +150,8 @@ def test_validate_says_which_checks_a_wrong_structure_leaves_out(
         "nothing was changed; processors, properties and connections are checked once this is"
         " correct"
     )
+    answer = json.loads(command("validate", "flow.yaml", "--json", code=2))
+    assert lines[-1].endswith(f"; {answer['note']}")
 
 
 def test_a_file_that_is_no_flow_is_told_with_its_command(command: Command, file: Path) -> None:
@@ -165,6 +167,12 @@ def test_a_file_that_is_no_flow_is_told_with_its_command(command: Command, file:
             shown = " ".join(command(*words, "flow.yaml", code=2).split())
             assert f"flow.yaml: is {said}" in shown
             assert shown.endswith("submit flow.yaml")
+            answer = json.loads(command(*words, "flow.yaml", "--json", code=2))
+            assert answer["valid"] is False
+            [problem] = answer["problems"]
+            message = problem.pop("message")
+            assert problem == {"file": "flow.yaml", "line": 1, "column": 1, "path": ""}
+            assert message.startswith(f"is {said}")
 
 
 def test_validate_needs_no_server(

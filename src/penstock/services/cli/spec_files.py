@@ -80,26 +80,22 @@ def errors_in(file: Path, spec: bytes, kind: DocumentKind) -> Iterator[None]:
         if place := _YAML_PLACE.match(text):
             where = f"{file}:{place[1]}:{place[2]}"
             raise InvalidRequest(text[place.end() :], place=where) from None
-        check_kind(file, spec, kind)
+        if problem := other_kind(file, spec, kind):
+            raise InvalidRequest(problem, place=str(file)) from None
         root = _tree(spec)
         if root is None:
             raise
         raise InvalidRequest(_located(text, file, root)) from None
 
 
-def check_kind(file: Path | str, content: bytes, kind: DocumentKind) -> None:
-    """Check that a refused file is not of another kind.
-
-    Raises:
-        InvalidRequest: It is; the error names the command for it.
-    """
+def other_kind(file: Path | str, content: bytes, kind: DocumentKind) -> str:
+    """Return the problem that a file is of another kind, with its remedy; empty if it is not."""
     root = _tree(content)
     found = None if root is None else _kind_of(root)
-    if found is not None and found is not kind:
-        name = "FILE" if str(file) == "-" else file
-        raise InvalidRequest(
-            f"is {found}, not {kind}: submit it with {_COMMANDS[found]} {name}", place=str(file)
-        )
+    if found is None or found is kind:
+        return ""
+    name = "FILE" if str(file) == "-" else file
+    return f"is {found}, not {kind}: submit it with {_COMMANDS[found]} {name}"
 
 
 def _tree(content: bytes) -> YamlNode | None:

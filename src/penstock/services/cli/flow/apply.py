@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from penstock.core.errors import InvalidRequest
+from penstock.flow.graph.source_locations import FlowProblem, SourceLocation
 from penstock.services.answers import objects, whole
 from penstock.services.cli.context import CLI
 from penstock.services.cli.flow.flow_client import (
@@ -23,7 +24,7 @@ from penstock.services.cli.flow.flow_client import (
 )
 from penstock.services.cli.output import echo, echo_lines, print_json
 from penstock.services.cli.server_options import FlowModulesOption as Modules
-from penstock.services.cli.spec_files import DocumentKind, check_kind
+from penstock.services.cli.spec_files import DocumentKind, other_kind
 
 File = Annotated[Path, typer.Argument(help="The flow, YAML or JSON; - is standard input.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -101,7 +102,7 @@ def validate(file: File, flow_modules: Modules = None, as_json: Json = False) ->
     try:
         read = read_flow(given.content, given.name)
     except InvalidFlow as error:
-        check_kind(given.name, given.content, DocumentKind.FLOW)
+        _end_if_other_kind(given, as_json=as_json)
         then = "processors, properties and connections are checked once this is correct"
         end_with(error.problems, as_json=as_json, then=then)
     registry = registry_for(CLI.options(flow_modules=flow_modules).flow_modules)
@@ -154,8 +155,21 @@ def _put(file: FlowDocument, *, revision: int | None, dry_run: bool, as_json: bo
     try:
         return request_object("PUT", "/flow", query, file.content)
     except FlowRefused as refused:
-        check_kind(file.name, file.content, DocumentKind.FLOW)
+        _end_if_other_kind(file, as_json=as_json)
         end_with(refused.problems, as_json=as_json)
+
+
+def _end_if_other_kind(file: FlowDocument, *, as_json: bool) -> None:
+    """End the command if a refused file is not a flow, but another file that a command submits.
+
+    Raises:
+        InvalidRequest: It is, and the problem is not printed as JSON.
+    """
+    if text := other_kind(file.name, file.content, DocumentKind.FLOW):
+        if as_json:
+            place = SourceLocation(1, 1, "", file.name)
+            end_with([FlowProblem(place, text)], as_json=True)
+        raise InvalidRequest(text, place=file.name)
 
 
 def _print_changes(answer: Object) -> None:

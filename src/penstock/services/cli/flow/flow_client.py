@@ -110,7 +110,8 @@ def end_with(problems: Sequence[FlowProblem], *, as_json: bool, then: str = "") 
             }
             for problem in problems
         ]
-        print_json({"valid": False, "problems": listed})
+        note = {"note": then} if then else {}
+        print_json({"valid": False, "problems": listed, **note})
     else:
         for problem in problems:
             warn(str(problem))
