@@ -11,6 +11,7 @@ import pytest
 from overlord_kit import OverlordWorld, noop, ready, supervisor_spec
 from places_kit import FixedPlaces
 
+from penstock.core.errors import InvalidRequest
 from penstock.core.instants import format_time, parse_time
 from penstock.core.intervals import Interval
 from penstock.segments.model import Segment
@@ -20,6 +21,7 @@ from penstock.services.api.router import RouterParts, RouterRoutes
 from penstock.services.cli import exit_codes
 from penstock.services.cli.entry import run
 from penstock.services.cli.indexing import forms
+from penstock.services.cli.spec_files import DocumentKind, errors_in
 from penstock.services.host.process import listen
 from penstock.services.http_server import HttpServer
 from penstock.services.membership.leases import LeaseDirectory
@@ -302,6 +304,20 @@ def test_mistakes_of_a_spec_have_their_lines(tmp_path: Path, capsys: Capture) ->
     file.write_text('{"type": "kill",\n "dataSource": 5, "interval": "2024-01-01/2024-01-02"}')
     told = " ".join(out(capsys, "task", "submit", str(file), code=exit_codes.USAGE).split())
     assert f"penstock: {file}:2:2: dataSource: must be text" in told
+
+
+def test_only_fields_of_a_file_have_places_in_errors() -> None:
+    spec = b"# a task\ntype: kill\ndataSource: d\n"
+    text = (
+        "3 mistakes in the spec:\n  interval: is required\n  dataSource.x: is odd\n  Hint: none\n"
+        "Suggestion: one"
+    )
+    with pytest.raises(InvalidRequest) as caught, errors_in(Path("s"), spec, DocumentKind.TASK):
+        raise InvalidRequest(text)
+    assert str(caught.value) == (
+        "3 mistakes in the spec:\n  s:2:1: interval: is required\n  s:3:1: dataSource.x: is odd\n"
+        "  Hint: none\nSuggestion: one"
+    )
 
 
 @pytest.mark.parametrize("text", ['{"type":\t"nonsense"}', "type: nonsense"])

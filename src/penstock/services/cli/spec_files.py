@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 _YAML_PLACE: Final = re.compile(r"line (\d+), column (\d+): ")
 # A mistake as `penstock.indexing.specs.errors.SpecError` lists it: a path, and what is wrong.
-_MISTAKE: Final = re.compile(r"^( *)([^\s:]+): ", re.MULTILINE)
+_MISTAKE: Final = re.compile(r"^( *)([^\s:]+): (is required)?", re.MULTILINE)
 _STEP: Final = re.compile(r"\[(\d+)\]")
 # Larger files are not parsed to explain an error, which takes about a second for a megabyte.
 _EXPLAINED_BYTES_MAX: Final = 1 << 20
+_EXPLAINED_VALUES_MAX: Final = 500_000
 _DEPTH_MAX: Final = 100
 _OF_FLOWS: Final = frozenset(
     {"processors", "connections", "groups", "funnels", "input_ports", "output_ports"}
@@ -102,7 +103,7 @@ def _tree(content: bytes) -> YamlNode | None:
     """Return the parsed file; None if it cannot be parsed, or is too large for that."""
     from penstock.core.yaml_tree import InvalidYaml, YamlLimits, read_tree  # noqa: PLC0415
 
-    limits = YamlLimits(_EXPLAINED_BYTES_MAX, _DEPTH_MAX, _EXPLAINED_BYTES_MAX, remedy="")
+    limits = YamlLimits(_EXPLAINED_BYTES_MAX, _DEPTH_MAX, _EXPLAINED_VALUES_MAX, remedy="")
     try:
         return read_tree(content, limits)
     except InvalidYaml:
@@ -130,15 +131,22 @@ def _located(text: str, file: Path, root: YamlNode) -> str:
     """Return the text of an error with the line and column of each of its mistakes."""
 
     def located(mistake: re.Match[str]) -> str:
-        line, column = _position(root, mistake[2])
-        return f"{mistake[1]}{file}:{line}:{column}: {mistake[2]}: "
+        place = _position(root, mistake[2])
+        if place is None:
+            if mistake[3] is None:
+                return mistake[0]  # a word, such as `Suggestion: `, or a path in another text
+            place = root.line, root.column
+        return f"{mistake[1]}{file}:{place[0]}:{place[1]}: {mistake[0].lstrip(' ')}"
 
     return _MISTAKE.sub(located, text)
 
 
-def _position(root: YamlNode, path: str) -> tuple[int, int]:
-    """Return where the field of a path is written, or the nearest object around a missing one."""
-    node, line, column = root, root.line, root.column
+def _position(root: YamlNode, path: str) -> tuple[int, int] | None:
+    """Return where the field of a path is written, or the nearest object around a missing one.
+
+    Returns None if the path does not begin with a field of the document.
+    """
+    node, line, column, given = root, root.line, root.column, path
     while path:
         if isinstance(node.value, list):
             step = _STEP.match(path)
@@ -157,7 +165,7 @@ def _position(root: YamlNode, path: str) -> tuple[int, int]:
         else:
             break
         path = path.removeprefix(".")
-    return line, column
+    return None if path == given else (line, column)
 
 
 def _begins(path: str, name: str) -> bool:
