@@ -122,18 +122,18 @@ def test_a_wait_begins_with_the_first_failure_and_ends_with_a_run_that_works(
     made: list[NodeWorld],
 ) -> None:
     made.append(world := NodeWorld())
-    assert world.node.wait() is None
+    assert world.node.current_wait() is None
     world.trigger(AWAY)
-    first = world.node.wait()
+    first = world.node.current_wait()
     assert first is not None
     assert (first.dependency, first.tries) == (Dependency.BROKER, 1)
     assert first.since_ms == world.opened.clock.now_ms()
     world.trigger(AWAY)
-    second = world.node.wait()
+    second = world.node.current_wait()
     assert second is not None
     assert (second.since_ms, second.tries, second.error) == (first.since_ms, 2, str(AWAY))
     world.trigger(None)
-    assert world.node.wait() is None
+    assert world.node.current_wait() is None
 
 
 def test_an_unavailable_that_a_trigger_raises_is_a_wait(
@@ -143,7 +143,7 @@ def test_an_unavailable_that_a_trigger_raises_is_a_wait(
     monkeypatch.setattr(Sender, "raises", True)
     with pytest.raises(Unavailable):
         world.trigger(AWAY)
-    wait = world.node.wait()
+    wait = world.node.current_wait()
     assert wait is not None
     assert (wait.dependency, wait.tries) == (Dependency.BROKER, 1)
 
@@ -151,7 +151,7 @@ def test_an_unavailable_that_a_trigger_raises_is_a_wait(
 def test_a_failure_without_a_dependency_is_no_wait(made: list[NodeWorld]) -> None:
     made.append(world := NodeWorld())
     world.trigger(Unavailable("the processor is stopping"))
-    assert world.node.wait() is None
+    assert world.node.current_wait() is None
 
 
 @pytest.mark.parametrize("is_shown", [False, True])
@@ -162,18 +162,18 @@ def test_a_processor_whose_flowfiles_are_gone_waits_for_nothing(
     world.trigger(AWAY)
     [queue] = world.node.connections.inputs
     taken = queue.poll_many(2).flowfiles
-    assert world.node.wait() is not None, "a session has them"
+    assert world.node.current_wait() is not None, "a session has them"
     queue.acknowledge(len(taken), 0)
     if is_shown:
-        assert world.node.wait() is None
+        assert world.node.current_wait() is None
     else:  # the scheduler checks for work
         assert not world.node.has_work(world.opened.clock.now_ms())
     later = world.opened.make("later")
     world.opened.put("in", later)
     queue.put_many([later])
-    assert world.node.wait() is None
+    assert world.node.current_wait() is None
     world.trigger(AWAY)
-    wait = world.node.wait()
+    wait = world.node.current_wait()
     assert wait is not None
     assert (wait.tries, wait.since_ms) == (1, world.opened.clock.now_ms())
 
@@ -182,7 +182,7 @@ def test_a_source_with_an_empty_loop_waits(made: list[NodeWorld]) -> None:
     made.append(world := NodeWorld(is_source=True, has_loop=True))
     world.trigger(AWAY)
     assert world.node.has_work(world.opened.clock.now_ms())
-    assert world.node.wait() is not None
+    assert world.node.current_wait() is not None
 
 
 @pytest.mark.parametrize("reports", [False, True])
@@ -210,9 +210,9 @@ def test_a_start_that_succeeds_ends_the_wait_of_starts_that_failed(
 def test_a_source_that_finds_nothing_to_do_ends_its_wait(made: list[NodeWorld]) -> None:
     made.append(world := NodeWorld(is_source=True))
     world.trigger(AWAY)
-    assert world.node.wait() is not None
+    assert world.node.current_wait() is not None
     world.trigger(None)
-    assert world.node.wait() is None
+    assert world.node.current_wait() is None
 
 
 def test_an_abandoned_processor_records_no_wait(made: list[NodeWorld]) -> None:

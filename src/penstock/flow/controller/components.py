@@ -338,7 +338,7 @@ class FlowComponents:
     def _waits_of(self, component_id: str) -> tuple[DependencyWait, ...]:
         """Return the dependency that a component waits for, if any, with its name as the work."""
         unit = self._units.get(component_id)
-        wait = unit.wait() if isinstance(unit, ProcessorNode) else None
+        wait = unit.current_wait() if isinstance(unit, ProcessorNode) else None
         return () if wait is None else (replace(wait, work=self.name_of(component_id)),)
 
     def component_statuses(self, scheduling: SchedulerStatistics) -> list[ComponentStatus]:

@@ -175,8 +175,12 @@ class ProcessorNode:
         """Return the counts of its sessions since it was created."""
         return self._done
 
-    def wait(self) -> DependencyWait | None:
-        """Return its wait for a dependency; None if it has none, or its inputs are empty."""
+    def current_wait(self) -> DependencyWait | None:
+        """Return its wait for a dependency; end the wait and return None if its inputs are empty.
+
+        The scheduler ends it, too, when it checks for work. It does not check while the outputs are
+        full, and the wait must not continue with FlowFiles that arrive meanwhile.
+        """
         self._end_wait_without_input()
         return self.waits.get(self.plan.identity.id)
 
