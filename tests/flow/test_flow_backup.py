@@ -39,6 +39,9 @@ class Silent:
     def copied(self, size: int) -> None:
         del size
 
+    def note(self, text: str) -> None:
+        del text
+
 
 def test_a_copy_of_a_running_flow_drains_exactly(tmp_path: Path) -> None:
     data, clock = tmp_path / "data", SystemClock()

@@ -6,6 +6,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 from urllib.parse import quote
 
@@ -14,6 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from postgres_server import require_binaries, running_server
+from rich.console import Console
+from rich.progress import Progress
 from s3server import s3_bucket
 
 from penstock.core.intervals import Interval
@@ -21,8 +24,9 @@ from penstock.segments.catalog import Catalog
 from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import Segment, SegmentId
 from penstock.segments.shard_spec import ShardSpec
-from penstock.services.cli import exit_codes
+from penstock.services.cli import backups, exit_codes
 from penstock.services.cli.entry import run
+from penstock.services.cli.output import Bars
 from penstock.services.host.data_folder import DataFolder, DataFolderLock
 from penstock.services.host.process import free_port
 from penstock.services.options import resolution
@@ -284,6 +288,20 @@ def test_a_backup_through_a_link_and_a_start_with_cut_metadata_are_refused(
 
 
 # Rebuilt metadata
+
+
+def test_a_stage_without_files_ends_with_the_next_one_and_a_note_is_a_line() -> None:
+    shown = StringIO()
+    progress = Progress(console=Console(file=shown, width=40))
+    bars = backups._Bars(Bars(progress))
+    bars.stage("listing", None)
+    bars.note("found [b]4 files of segments in 1 folder")
+    assert not progress.finished
+    bars.stage("reading", 1)
+    assert [task.finished for task in progress.tasks] == [True, False]
+    bars.copied(5)
+    assert progress.finished
+    assert shown.getvalue() == "found [b]4 files of segments in 1 folder\n"
 
 
 def test_metadata_is_rebuilt_from_names_and_footers(

@@ -64,6 +64,9 @@ class Silent:
     def copied(self, size: int) -> None:
         del size
 
+    def note(self, text: str) -> None:
+        del text
+
 
 def fill(data: Path) -> None:
     DataFolder(data).prepare()

@@ -84,6 +84,10 @@ class BackupProgress(Protocol):
         """Record that a file was copied; `size` is in bytes."""
         ...
 
+    def note(self, text: str) -> None:
+        """Show a result."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class BackupSource:

@@ -112,7 +112,7 @@ def rebuild_metadata(
             nameless.append(relative)
     paths = [*nameless, *(one.relative for one in named)]
     folders = counted(len({path.split("/")[0] for path in paths}), "folder")
-    progress.stage(f"found {counted(len(paths), 'file')} of segments in {folders}", None)
+    progress.note(f"found {counted(len(paths), 'file')} of segments in {folders}")
     if nameless and not skip_unknown:
         raise InvalidRequest(
             f"{counted(len(nameless), 'file')} of batch tasks and compactions in {deep_storage}"

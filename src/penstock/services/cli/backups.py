@@ -317,10 +317,18 @@ class _Bars:
     def __init__(self, bars: Bars) -> None:
         self._bars = bars
         self._bar: TaskID | None = None
+        self._endless: TaskID | None = None  # the bar, if it has no total
 
     def stage(self, name: str, files: int | None) -> None:
         """Show the current stage."""
+        if self._endless is not None:
+            self._bars.update(self._endless, 1, 1)
         self._bar = self._bars.add(name, files)
+        self._endless = self._bar if files is None else None
+
+    def note(self, text: str) -> None:
+        """Show a result above the bars."""
+        self._bars.note(text)
 
     def copied(self, _size: int) -> None:
         """Count a file."""
@@ -337,3 +345,7 @@ class _Lines:
 
     def copied(self, _size: int) -> None:
         """Do nothing for single files."""
+
+    def note(self, text: str) -> None:
+        """Report a result."""
+        warn(text)

@@ -159,6 +159,10 @@ class Bars:
         """Advance by one step."""
         self._shown.advance(bar)
 
+    def note(self, text: str) -> None:
+        """Print a line above the bars."""
+        self._shown.console.print(escaped(text), markup=False, highlight=False, soft_wrap=True)
+
     def update(
         self, bar: TaskID, done: int, total: int | None = None, *, text: str | None = None
     ) -> None:
