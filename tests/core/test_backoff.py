@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.backoff import Backoff, RetryPolicy, grown
+from penstock.core.backoff import Backoff, RetryPolicy, delay_after
 
 
 def test_delays_grow_by_the_factor_up_to_the_maximum() -> None:
@@ -13,7 +13,7 @@ def test_delays_grow_by_the_factor_up_to_the_maximum() -> None:
     assert [doubled.delay_ms(n) for n in (1, 2, 3, 6, 7, 500)] == [100, 200, 400, 3200, 5000, 5000]
     assert [tripled.delay_ms(n) for n in range(1, 7)] == [1, 3, 9, 27, 81, 100]
     assert RetryPolicy(50, 20).delay_ms(1) == 20
-    assert [grown(2, 64, n) for n in (1, 2, 3, 6, 7, 500)] == [2, 4, 8, 64, 64, 64]
+    assert [delay_after(n, 2, 64) for n in (1, 2, 3, 6, 7, 500)] == [2, 4, 8, 64, 64, 64]
 
 
 @given(st.integers(1, 200), st.floats(0, 1), st.floats(0, 1, exclude_max=True))

@@ -71,7 +71,7 @@ def test_a_server_that_a_user_names_gets_only_the_token_of_its_address(listener:
 
 
 def test_the_server_of_the_service_gets_the_token_of_the_environment(listener: Listener) -> None:
-    connect_to(SparkSessionOptions(listener.address, has_environment_token=True))
+    connect_to(SparkSessionOptions(listener.address, gets_environment_token=True))
     assert listener.tokens == {TOKEN}
 
 

@@ -16,13 +16,13 @@ _GROWTHS_MAX: Final = 40  # by then even one millisecond has grown beyond every 
 _MS: Final = 1_000
 
 
-def grown(initial: int, most: int, failures: int, factor: int = 2) -> int:
+def delay_after(failures: int, initial: int, maximum: int, factor: int = 2) -> int:
     """Return the delay after a number of failures in a row, 1 or more, in the unit of `initial`.
 
     For delays that are not times, such as rounds; those that are have a `RetryPolicy`.
     """
     growth: int = factor ** min(failures - 1, _GROWTHS_MAX)
-    return min(most, initial * growth)
+    return min(maximum, initial * growth)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class RetryPolicy:
 
     def delay_ms(self, failures: int) -> int:
         """Return the longest delay after a number of failures in a row, 1 or more."""
-        return grown(self.initial_ms, self.max_ms, failures, self.factor)
+        return delay_after(failures, self.initial_ms, self.max_ms, self.factor)
 
     def random_delay_s(self, failures: int, random: Callable[[], float]) -> float:
         """Return the delay in seconds, shortened at random.

@@ -71,7 +71,7 @@ _BATCHES: Final = (
 
 
 class FunnelNode:
-    """`Schedulable` for a funnel or a port.
+    """`ComponentProtocol` for a funnel or a port.
 
     Args:
         component_id: Id of the component.

@@ -134,7 +134,7 @@ class _Instance:
 
 
 class ProcessorNode:
-    """`Schedulable` for one processor.
+    """`ComponentProtocol` for one processor.
 
     Its mutex protects the sum of its sessions' counts, because sessions end on several threads, and
     the current instance, because a start may be abandoned while it ends. An abandoned instance can

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from penstock.core.clock import Clock
-    from penstock.flow.scheduling.component_protocol import RunOutcome, Schedulable
+    from penstock.flow.scheduling.component_protocol import ComponentProtocol, RunOutcome
     from penstock.flow.scheduling.inbox import SchedulerInbox
     from penstock.flow.scheduling.pool import PoolThread
     from penstock.flow.scheduling.strategy import ComponentSchedule
@@ -241,7 +241,7 @@ class LifecycleMethod:
         self._inbox.post(MethodEnded(self.component, self, result))
 
 
-def prepare(schedulable: Schedulable) -> MethodResult:
+def prepare(schedulable: ComponentProtocol) -> MethodResult:
     """Validate a component and prepare it; after a failure, release its resources."""
     try:
         problems = schedulable.problems()
@@ -334,7 +334,7 @@ class ScheduledComponent:
     )
 
     def __init__(
-        self, component_id: str, schedulable: Schedulable, schedule: ComponentSchedule
+        self, component_id: str, schedulable: ComponentProtocol, schedule: ComponentSchedule
     ) -> None:
         self.id: Final = component_id
         self.schedulable: Final = schedulable

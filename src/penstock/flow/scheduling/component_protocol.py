@@ -2,7 +2,7 @@
 
 Owns the protocols between the scheduler and a component of a flow (a processor, a funnel or a
 port), and the rules for the duration of a run. Does not own queues or sessions: the implementation
-of `Schedulable` has them, and ends a run when it has no work or no room.
+of `ComponentProtocol` has them, and ends a run when it has no work or no room.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class SchedulerSignals(Protocol):
         ...
 
 
-class Schedulable(Protocol):
+class ComponentProtocol(Protocol):
     """Component of a flow.
 
     The scheduler's thread often calls `has_work`, `next_due_ms` and `is_open`: they must not block,

@@ -31,7 +31,7 @@ from penstock.flow.scheduling.run_slots import CronTimeDue, PeriodEnded
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
-    from penstock.flow.scheduling.component_protocol import Schedulable
+    from penstock.flow.scheduling.component_protocol import ComponentProtocol
     from penstock.flow.scheduling.pool import TriggerPool
     from penstock.flow.scheduling.strategy import ComponentSchedule
     from penstock.mailbox import MailboxProcessor
@@ -127,7 +127,7 @@ class Scheduler:
     # Components
 
     def add(
-        self, component_id: str, component: Schedulable, schedule: ComponentSchedule
+        self, component_id: str, component: ComponentProtocol, schedule: ComponentSchedule
     ) -> Future[None]:
         """Add a stopped component. `Conflict`: the id is already in use."""
 

@@ -266,12 +266,12 @@ class SqlRoutes:
         own.waiting = self._waiting[own.query.query_id] = _Waiting(task, turns.reason)
         try:
             async with turns.free:
-                self._ends_waiting(own)
+                self._end_waiting(own)
                 return await to_thread.run_sync(run, limiter=turns.threads)
         finally:
-            self._ends_waiting(own)
+            self._end_waiting(own)
 
-    def _ends_waiting(self, own: _OwnQuery) -> None:
+    def _end_waiting(self, own: _OwnQuery) -> None:
         if own.waiting is not None:
             own.waiting = None
             del self._waiting[own.query.query_id]
@@ -317,9 +317,10 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _OwnQuery:
-    """The query of one request: `waiting` while it waits for its turn, `registered` from then on.
+    """The query of one request.
 
-    Its id does not identify it: until it is registered, another query may have the same id.
+    It is `registered` once it has its id; it is also `waiting` while it waits for a turn. Its id
+    does not identify it: until it is registered, another query may have the same id.
     """
 
     query: SqlQuery

@@ -110,7 +110,7 @@ class PeonRole:
         self._sessions = (
             SparkSessions(
                 SparkSessionOptions(
-                    options.spark_connect, conf=ENGINE_CONF, has_environment_token=True
+                    options.spark_connect, conf=ENGINE_CONF, gets_environment_token=True
                 )
             )
             if options.spark_connect

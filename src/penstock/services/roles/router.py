@@ -115,7 +115,7 @@ def compose(context: RoleContext) -> Lifecycle:
     if connect is None:
         raise InvalidRequest("a router on its own needs --spark-connect sc://HOST:PORT")
     store = MetadataStore.open(options.metadata_address, clock=clock)
-    sessions = SparkSessions(SparkSessionOptions(connect, has_environment_token=True))
+    sessions = SparkSessions(SparkSessionOptions(connect, gets_environment_token=True))
     tables = VisibleFiles(store, options.deep_storage_address, clock)
     bounds = SqlOptions(end_spark=_end_of_queries(options))
     answers = AnswerFolder(context.folder.answers)

@@ -175,7 +175,7 @@ class SparkSessionOptions:
         conf: Settings of the session.
         retry_limit: Maximum number of retries of a call before Spark counts as lost.
         retry_wait_max_ms: The longest pause between two retries.
-        has_environment_token: Whether the server is the one that the operator's variable
+        gets_environment_token: Whether the server is the one that the operator's variable
             `SPARK_CONNECT_AUTHENTICATE_TOKEN` is for. Only then is that token sent, if the address
             has none. False for an address that a user of this service names.
     """
@@ -185,7 +185,7 @@ class SparkSessionOptions:
     conf: Mapping[str, str] = field(default_factory=dict)
     retry_limit: int = 2
     retry_wait_max_ms: int = 500
-    has_environment_token: bool = False
+    gets_environment_token: bool = False
 
     def __post_init__(self) -> None:
         if not self.address:
@@ -534,7 +534,7 @@ def _connect(options: SparkSessionOptions) -> SparkSession:
     policy = DefaultPolicy(max_retries=options.retry_limit, max_backoff=options.retry_wait_max_ms)
     channels = DefaultChannelBuilder(options.address)
     # The client would take both from the environment of this process.
-    if not options.has_environment_token:
+    if not options.gets_environment_token:
         channels.set("token", channels.getDefault("token", None))
     channels.set("user_agent", channels.getDefault("user_agent", _USER_AGENT))
     # The two kinds of Spark session have the same methods, but no common base class.

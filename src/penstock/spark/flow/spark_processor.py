@@ -246,7 +246,7 @@ class SparkProcessor(RecordProcessor):
             self.spark or SERVICE_SPARK.address(),
             "penstock-flow",
             _CONF,
-            has_environment_token=not self.spark,
+            gets_environment_token=not self.spark,
         )
         self._sessions = SparkSessions(options)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from penstock.core.backoff import grown
+from penstock.core.backoff import delay_after
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError
 from penstock.indexing.lockbox.model import LockPolicy
 from penstock.indexing.overlord.compaction.planner import (
@@ -259,7 +259,7 @@ class CompactionDuty:
             if row is not None and row.state == "FAILED":
                 before = self._failing.get(place)
                 failures = 1 if before is None else before.failures + 1
-                rounds = grown(_ROUNDS_LEFT_ALONE, _ROUNDS_LEFT_ALONE_MAX, failures)
+                rounds = delay_after(failures, _ROUNDS_LEFT_ALONE, _ROUNDS_LEFT_ALONE_MAX)
                 self._failing[place] = _Failing(failures, rounds)
             else:
                 self._failing.pop(place, None)
