@@ -222,7 +222,7 @@ def test_a_newer_format_is_refused_with_both_numbers(place, base):
 
     place.change(base, newer)
     with (
-        pytest.raises(InvalidRequest, match="format number 7, but this Penstock reads up to 1"),
+        pytest.raises(InvalidRequest, match="format number 7, but this release reads up to 1"),
         place.open() as queue,
     ):
         queue.verify()

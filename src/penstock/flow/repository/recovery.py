@@ -139,7 +139,7 @@ class JournalReader:
             head = decode_head(snapshot.snapshot, folder)
             if head.format_number > FORMAT_NUMBER:
                 raise InvalidRequest(
-                    f"{folder}: has format number {head.format_number}, but this Penstock reads "
+                    f"{folder}: has format number {head.format_number}, but this release reads "
                     f"up to {FORMAT_NUMBER}: use the newer Penstock that wrote it"
                 )
             state = RepositoryState.begin(head)

@@ -354,7 +354,7 @@ def _read_head(file: ReadFile, path: str) -> tuple[_Head | None, int]:
         number = msgspec.msgpack.decode(msgspec.msgpack.decode(raw, type=list[msgspec.Raw])[0])
         if isinstance(number, int) and number > FORMAT_NUMBER:
             raise InvalidRequest(
-                f"{path}: has format number {number}, but this Penstock reads up to "
+                f"{path}: has format number {number}, but this release reads up to "
                 f"{FORMAT_NUMBER}: use the newer Penstock that wrote it"
             )
         head = msgspec.msgpack.decode(raw, type=_Head)

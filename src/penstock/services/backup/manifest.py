@@ -305,7 +305,7 @@ def require_room(fs: FileSystem, folder: str, needed: int, what: str) -> None:
 def _require_format(number: object, release: object, folder: str) -> None:
     if type(number) is int and number > _FORMAT:
         raise InvalidRequest(
-            f"the backup {folder} has format {number}, and this Penstock reads up to {_FORMAT}:"
+            f"the backup {folder} has format {number}, and this release reads up to {_FORMAT}:"
             f" restore it with the release that made it, {release}"
         )
     if type(number) is not int or number != _FORMAT:

@@ -312,7 +312,7 @@ def parse_file_header(raw: bytes, path: str) -> FileHeader | None:
         return None
     if format_number > FORMAT_NUMBER:
         raise InvalidRequest(
-            f"{path}: has format number {format_number}, but this Penstock reads up to "
+            f"{path}: has format number {format_number}, but this release reads up to "
             f"{FORMAT_NUMBER}: use the newer Penstock that wrote it"
         )
     return FileHeader(base, created, max_bytes, tag, format_number)

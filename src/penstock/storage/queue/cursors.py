@@ -289,7 +289,7 @@ def _decode(data: bytes, path: str) -> int | None:
         return None
     if format_number > _FORMAT_NUMBER:
         raise InvalidRequest(
-            f"{path}: has format number {format_number}, but this Penstock reads up to "
+            f"{path}: has format number {format_number}, but this release reads up to "
             f"{_FORMAT_NUMBER}: use the newer Penstock that wrote it"
         )
     return int(position)
