@@ -14,7 +14,7 @@ from mailbox_kit import StepLanes
 from story_kit import ask, fail, feed, offsets, running, slowed, status, until
 
 from penstock.core.errors import InvalidRequest
-from penstock.indexing.read_plan import SeenTopic
+from penstock.indexing.read_plan import AvailableRange, SeenTopic
 from penstock.indexing.source import TopicSupplier
 from penstock.indexing.specs import SpecError, parse_supervisor_spec
 from penstock.indexing.supervisor.reconciler import Reconciler
@@ -211,6 +211,20 @@ def test_looks_go_on_while_times_are_asked_for():
     while processor.run_mailbox_step():
         pass
     assert seen == [1]
+
+
+def test_an_unknown_partition_is_refused_with_the_first_known_ones():
+    lanes, processor = StepLanes(), MailboxProcessor(name="overlord", clock=VirtualClock())
+    found = SeenTopic("t", {p: AvailableRange("", 0, 1) for p in range(1_000)})
+    source = SimpleNamespace(available=lambda: found, stream="t")
+    watch = StreamWatch(source, "hold", CallDispatcher(lanes, processor), "stream")
+    watch.poll(lambda: None, fail)
+    (lane,) = lanes.waiting()
+    lanes.run_one(lane)
+    while processor.run_mailbox_step():
+        pass
+    with pytest.raises(InvalidRequest, match=r"use one of 0, 1, .*, 19, … \(1,000 in total\)$"):
+        watch.check({1_000: 0})
 
 
 def test_without_the_wish_nobody_asks_for_times(make):

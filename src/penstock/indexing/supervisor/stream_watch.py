@@ -8,7 +8,7 @@ because ids are never reused.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest
 from penstock.mailbox.background_calls import CallDispatcher
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from penstock.indexing.read_plan import AvailableRange, SeenTopic
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.source import RecordSupplier
+
+_PARTITIONS_SHOWN: Final = 20
 
 
 class StreamWatch:
@@ -156,9 +158,12 @@ class StreamWatch:
         for p, offset in offsets.items() if available is not None else ():
             found = (available or {}).get(p)
             if found is None:
+                known = sorted(available or {})
+                shown = ", ".join(map(str, known[:_PARTITIONS_SHOWN]))
+                rest = f", … ({len(known):,} in total)" if len(known) > _PARTITIONS_SHOWN else ""
                 raise InvalidRequest(
                     f"topic {self._source.stream} has no stream partition {p}: use one of"
-                    f" {', '.join(map(str, sorted(available or {})))}"
+                    f" {shown}{rest}"
                 )
             if not found.earliest <= offset <= found.latest:
                 raise InvalidRequest(
