@@ -269,7 +269,7 @@ def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     A Spark for each would cost its start, and the first queries of a JVM are slow.
     """
     # Here, because most processes of a test run need none of it.
-    from sparkserver import start_server
+    from spark_server_kit import start_server
 
     server = start_server(tmp_path_factory.mktemp("shared-spark"))
     yield server.remote

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Final
 
+from broker_faults_kit import Client, FaultyLoop, World, turns
 from call_faults_kit import FAULTS, Faults
-from fault_world import Client, FaultyLoop, World, turns
-from faultcases import DrawnCases, FaultPlan, count_calls
+from fault_cases_kit import DrawnCases, FaultPlan, count_calls
 
 from penstock.broker.topics.placement import ANYWHERE
 

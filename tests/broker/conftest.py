@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from broker_harness import RunningBroker
-from v2 import V2
+from broker_kit import RunningBroker
+from v2_kit import V2
 
 from penstock.broker.options import BrokerOptions
 

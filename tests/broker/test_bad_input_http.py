@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Self
 from urllib.parse import quote
 
 import pytest
-from bad_input import Bystander
-from broker_harness import RunningBroker
+from bad_input_kit import Bystander
+from broker_kit import RunningBroker
 
 from penstock.broker.http.app import BrokerHttpApp
 from penstock.broker.names import is_valid_name

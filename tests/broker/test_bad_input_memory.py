@@ -9,9 +9,9 @@ import zlib
 from collections.abc import Callable, Iterator
 
 import pytest
-from bad_input import MEBIBYTE, Bystander
-from broker_process import BrokerProcess
-from v2 import V2, Frame, sized
+from bad_input_kit import MEBIBYTE, Bystander
+from broker_process_kit import BrokerProcess
+from v2_kit import V2, Frame, sized
 
 from penstock.core.compression import Codec, Deflate, Snappy
 

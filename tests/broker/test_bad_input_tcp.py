@@ -9,9 +9,9 @@ import struct
 from typing import TYPE_CHECKING
 
 import pytest
-from bad_input import Bystander
-from broker_harness import RunningBroker
-from v2 import V2, Frame, batch, sized
+from bad_input_kit import Bystander
+from broker_kit import RunningBroker
+from v2_kit import V2, Frame, batch, sized
 
 from penstock.broker.options import BrokerOptions
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import orjson
 import pyarrow as pa
 import pytest
-from broker_harness import RunningBroker
+from broker_kit import RunningBroker
 
 from penstock.broker.http_client import BrokerClient, TopicOffsets
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable

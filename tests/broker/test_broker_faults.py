@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from broker_faults_suite import INSIDE, OPERATIONS, PAIRS, Operation, call_count, play
 from call_faults_kit import FAULTS
-from faultcases import FaultPlan
+from fault_cases_kit import FaultPlan
 
 # A task or thread that is refused leaves a coroutine that nobody awaits.
 pytestmark = [

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 import orjson
 import pytest
-from broker_harness import RunningBroker
+from broker_kit import RunningBroker
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

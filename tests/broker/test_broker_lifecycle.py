@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 import orjson
 import pytest
-from broker_harness import RunningBroker
-from stepped_loop import run_stepped
+from broker_kit import RunningBroker
+from stepped_loop_kit import run_stepped
 
 from penstock.broker import maintenance
 from penstock.broker.http_client import BrokerClient

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
-from broker_harness import RunningBroker
-from v2 import V2, batch, sized
+from broker_kit import RunningBroker
+from v2_kit import V2, batch, sized
 
 from penstock.storage.disk import OsFileSystem
 

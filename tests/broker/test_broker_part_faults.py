@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import pyarrow as pa
 import pytest
+from broker_faults_kit import FaultyLoop, World
 from call_faults_kit import FAULTS, Faults
-from fault_world import FaultyLoop, World
-from stepped_loop import run_stepped
+from stepped_loop_kit import run_stepped
 
 from penstock.broker.channel import persistence
 from penstock.broker.channel.channel_state import ChannelState

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 import pytest
-from broker_harness import RunningBroker
+from broker_kit import RunningBroker
 
 from penstock.broker.http_client import BrokerClient
 from penstock.core.errors import Unavailable

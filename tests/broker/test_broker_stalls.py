@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from broker_harness import RunningBroker
-from raw_http import answer_to
+from broker_kit import RunningBroker
+from raw_http_kit import answer_to
 
 from penstock.broker.http_client import BrokerClient
 from penstock.broker.http_server import connection

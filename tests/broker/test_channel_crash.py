@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
-from channel_world import LATER_MS, World, play
+from channel_kit import LATER_MS, World, play
 from hypothesis import example, given
 from hypothesis import strategies as st
 

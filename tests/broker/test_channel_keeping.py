@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from stepped_loop import change_inline, run_stepped
+from stepped_loop_kit import change_inline, run_stepped
 
 from penstock.broker.channel.channel_state import ChannelState
 from penstock.broker.channel.drop_policy import ChannelOptions

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from stepped_loop import change_inline, run_stepped
+from stepped_loop_kit import change_inline, run_stepped
 
 from penstock.broker import message_id
 from penstock.broker.channel.channel import Channel

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from broker_harness import RunningBroker
+from broker_kit import RunningBroker
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from v2 import V2, batch, sized
+from v2_kit import V2, batch, sized
 
 from penstock.broker.memory.memory_queue import MemoryQueue
 from penstock.core.errors import Closed, InvalidRequest

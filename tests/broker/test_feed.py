@@ -6,9 +6,9 @@ import asyncio
 from dataclasses import replace
 from functools import partial
 
-from broker_harness import RunningBroker
-from stepped_loop import run_stepped
-from v2 import V2
+from broker_kit import RunningBroker
+from stepped_loop_kit import run_stepped
+from v2_kit import V2
 
 from penstock.broker.channel.feed import Feed
 from penstock.broker.memory.budget import MemoryBudget

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from broker_harness import RunningBroker
-from v2 import V2, batch, sized
+from broker_kit import RunningBroker
+from v2_kit import V2, batch, sized
 
 from penstock.broker.options import BrokerOptions
 from penstock.storage.queue.disk_queue import DiskQueueOptions

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import orjson
 import pytest
-from broker_harness import RunningBroker
-from v2 import V2
+from broker_kit import RunningBroker
+from v2_kit import V2
 
 from penstock.core.errors import Unavailable
 from penstock.storage.disk import OsFileSystem

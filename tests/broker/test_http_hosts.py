@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 import pytest
-from broker_harness import RunningBroker
+from broker_kit import RunningBroker
 from hypothesis import given
 from hypothesis import strategies as st
 

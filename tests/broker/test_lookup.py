@@ -7,8 +7,8 @@ import json
 import socket
 
 import pytest
-from broker_harness import RunningBroker
-from v2 import V2
+from broker_kit import RunningBroker
+from v2_kit import V2
 
 from penstock.broker.lookupd.announcer import LookupOptions
 from penstock.broker.options import BrokerOptions

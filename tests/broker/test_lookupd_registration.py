@@ -12,10 +12,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from broker_harness import RunningBroker
+from broker_kit import RunningBroker
 from hypothesis import given
 from hypothesis import strategies as st
-from v2 import V2
+from v2_kit import V2
 
 from penstock.broker.lookupd.announcer import LookupOptions, split_address
 from penstock.broker.lookupd.registration import Registration

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nsqd_writer import TIME_NS, NsqdQueue, record, write_topics
+from nsqd_writer_kit import TIME_NS, NsqdQueue, record, write_topics
 
 from penstock.broker.nsq_import import (
     NsqdChannel,

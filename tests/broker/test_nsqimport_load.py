@@ -7,11 +7,11 @@ import struct
 from pathlib import Path
 
 import pytest
-from broker_harness import RunningBroker
+from broker_kit import RunningBroker
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from nsqd_writer import TIME_NS, NsqdQueue, write_topics
-from v2 import V2
+from nsqd_writer_kit import TIME_NS, NsqdQueue, write_topics
+from v2_kit import V2
 
 from penstock.broker.channel.persistence import restore
 from penstock.broker.nsq_import import ImportedTopic, NsqdFolder, NsqImport

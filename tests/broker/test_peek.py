@@ -9,8 +9,8 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from broker_harness import RunningBroker
-from v2 import V2, sized
+from broker_kit import RunningBroker
+from v2_kit import V2, sized
 
 from penstock.broker import message_id
 from penstock.broker.channel.channel_state import ChannelState

@@ -7,8 +7,8 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from broker_harness import RunningBroker
-from v2 import V2, sized
+from broker_kit import RunningBroker
+from v2_kit import V2, sized
 
 from penstock.storage.queue.disk_queue import DiskQueueOptions
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 import pytest
-from broker_harness import RunningBroker
-from v2 import V2
+from broker_kit import RunningBroker
+from v2_kit import V2
 
 from penstock.broker.client_registry import ClientStatistics
 from penstock.broker.statistics.document import duration_text, json_pieces, text_pieces

@@ -11,10 +11,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from broker_harness import RunningBroker
+from broker_kit import RunningBroker
 from hypothesis import given
 from hypothesis import strategies as st
-from v2 import V2, batch, sized
+from v2_kit import V2, batch, sized
 
 from penstock.broker.options import BrokerOptions
 from penstock.broker.security.auth_servers import AuthMethod, AuthOptions, auth_url

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from stepped_loop import run_stepped
+from stepped_loop_kit import run_stepped
 
 from penstock.broker.tcp.heartbeats import Heartbeats
 from penstock.testing.clock import VirtualClock

@@ -10,9 +10,9 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
-from broker_harness import RunningBroker
-from broker_process import BrokerProcess
-from v2 import V2, sized
+from broker_kit import RunningBroker
+from broker_process_kit import BrokerProcess
+from v2_kit import V2, sized
 
 from penstock.broker.http_client import BrokerClient, Requests
 

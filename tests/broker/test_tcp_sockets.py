@@ -9,9 +9,9 @@ import stat
 from pathlib import Path
 
 import pytest
-from broker_harness import RunningBroker
-from portfaults import check_at_each_call
-from v2 import V2, sized
+from broker_kit import RunningBroker
+from port_faults_kit import check_at_each_call
+from v2_kit import V2, sized
 
 from penstock.broker.options import BrokerOptions
 from penstock.broker.protocol.negotiation import NegotiationLimits

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 import trustme
-from broker_harness import RunningBroker
-from v2 import V2, sized
+from broker_kit import RunningBroker
+from v2_kit import V2, sized
 
 from penstock.broker.options import BrokerOptions
 from penstock.broker.security.tls import (

@@ -7,8 +7,8 @@ import dataclasses
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from broker_harness import RunningBroker
-from v2 import sized
+from broker_kit import RunningBroker
+from v2_kit import sized
 
 from penstock.broker.protocol import commands as c
 from penstock.broker.protocol import frames

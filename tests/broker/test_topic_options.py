@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from broker_harness import RunningBroker
-from v2 import V2, batch, sized
+from broker_kit import RunningBroker
+from v2_kit import V2, batch, sized
 
 from penstock.broker.channel.drop_policy import ChannelOptions
 from penstock.broker.topics.options import TopicOptions

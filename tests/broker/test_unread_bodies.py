@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from broker_harness import RunningBroker
+from broker_kit import RunningBroker
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route

@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from fake_server import LOOPS, use_loop
+from fake_server_kit import LOOPS, use_loop
 
 
 @pytest.fixture(params=sorted(LOOPS))

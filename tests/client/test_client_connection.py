@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from certificates import contexts
-from fake_server import FakeServer, Manners, World, address_of, frame, run, until
+from certificates_kit import contexts
+from fake_server_kit import FakeServer, Manners, World, address_of, frame, run, until
 
 from penstock.client import ConnectionOptions, Producer, ProducerOptions
 from penstock.client.options import BackoffOptions, Compression

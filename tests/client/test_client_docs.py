@@ -13,8 +13,8 @@ from penstock.broker.options import BrokerOptions
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tests" / "broker"))
 
-from broker_harness import RunningBroker  # noqa: E402
-from v2 import V2  # noqa: E402
+from broker_kit import RunningBroker  # noqa: E402
+from v2_kit import V2  # noqa: E402
 
 EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "docs/client.md").read_text(), re.DOTALL)
 

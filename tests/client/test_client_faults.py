@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 from call_faults_kit import Faults
-from fake_server import FakeServer, World, message_frame, run, until, use_loop
+from fake_server_kit import FakeServer, World, message_frame, run, until, use_loop
 
 from penstock.client import (
     BackoffOptions,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from fake_server import frame, message_frame
+from fake_server_kit import frame, message_frame
 from hypothesis import given
 from hypothesis import strategies as st
 

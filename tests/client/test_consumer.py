@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 
 import pytest
-from fake_server import FakeServer, Manners, Peer, World, address_of, message_frame, run, until
+from fake_server_kit import FakeServer, Manners, Peer, World, address_of, message_frame, run, until
 
 from penstock.client import (
     BackoffOptions,

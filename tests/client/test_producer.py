@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 import pytest
-from fake_server import FakeServer, Manners, World, run, until, use_loop
+from fake_server_kit import FakeServer, Manners, World, run, until, use_loop
 
 from penstock.client import AnswerLost, ConnectionOptions, Producer, ProducerOptions
 from penstock.client.producer import SendWindow

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from broker_harness import RunningBroker
-from certificates import contexts
-from clients import CLIENTS, Client
+from broker_kit import RunningBroker
+from certificates_kit import contexts
+from clients_kit import CLIENTS, Client
 
 from penstock.broker.options import BrokerOptions
 from penstock.broker.protocol.negotiation import NegotiationLimits

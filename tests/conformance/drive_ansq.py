@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import ansq
-from lines import encoded, serve, tell
+from lines_kit import encoded, serve, tell
 
 
 class Driver:

@@ -9,7 +9,7 @@ from typing import Any
 import gevent
 import gnsq
 from gevent.fileobject import FileObjectThread
-from lines import encoded, say, tell
+from lines_kit import encoded, say, tell
 
 
 class BareProducer:

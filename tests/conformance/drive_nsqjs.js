@@ -1,4 +1,4 @@
-// Drives nsqjs; the lines are those of lines.py.
+// Drives nsqjs; the lines are those of lines_kit.py.
 'use strict'
 
 const readline = require('readline')

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import nsq
-from lines import encoded, serve, tell
+from lines_kit import encoded, serve, tell
 
 
 class QuickReader(nsq.Reader):

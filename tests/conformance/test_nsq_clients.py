@@ -13,8 +13,8 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from broker_harness import RunningBroker
-from clients import PATIENCE_S, Client, Got, Refused
+from broker_kit import RunningBroker
+from clients_kit import PATIENCE_S, Client, Got, Refused
 
 from penstock.broker.options import BrokerOptions
 

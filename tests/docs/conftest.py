@@ -1,4 +1,4 @@
-"""Makes `markdown` importable for the tests beside it."""
+"""Makes `markdown_kit` importable for the tests beside it."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from markdown import ROOT, fences
+from markdown_kit import ROOT, fences
 from nifi_swap_kit import nifi_swap_bytes
 
 from penstock.core.clock import SystemClock

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from markdown import PAGES, ROOT, Fence, all_fences, anchors, links
+from markdown_kit import PAGES, ROOT, Fence, all_fences, anchors, links
 
 from penstock.indexing.specs import parse_supervisor, parse_supervisor_spec
 from penstock.indexing.specs.batch.kinds import BATCH_TASK_TYPES, parse_batch_task

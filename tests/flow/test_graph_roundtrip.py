@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graph_kit import TYPES
-from graph_strategies import FLOWS
+from graph_strategies_kit import FLOWS
 from hypothesis import given
 
 from penstock.flow.graph.diff import describe, diff

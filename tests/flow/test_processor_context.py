@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from session_world import World, full_disk
+from session_kit import World, full_disk
 
 from penstock.core.errors import CorruptData, Dependency, InvalidRequest, Unavailable
 from penstock.flow.processor import (

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import NoReturn, cast
 
 import pytest
-from broker_harness import RunningBroker
+from broker_kit import RunningBroker
 
 from penstock.broker.options import BrokerOptions
 from penstock.client import Consumer, Message

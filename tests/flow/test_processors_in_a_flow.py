@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from broker_harness import RunningBroker
+from broker_kit import RunningBroker
 
 from penstock.broker.options import BrokerOptions
 from penstock.core.clock import SystemClock

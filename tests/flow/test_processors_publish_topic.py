@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from broker_harness import RunningBroker
+from broker_kit import RunningBroker
 from hypothesis import given
 from hypothesis import strategies as st
 

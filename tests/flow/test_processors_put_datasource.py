@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import orjson
 import pytest
-from broker_harness import RunningBroker
+from broker_kit import RunningBroker
 
 from penstock.broker.options import BrokerOptions
 from penstock.core.errors import Dependency

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import pytest
 from call_faults_kit import FAULTS, Faults
-from faultcases import FaultCases, FaultPlan, count_single
-from queue_world import World, flowfile, ids
+from fault_cases_kit import FaultCases, FaultPlan, count_single
+from flow_queue_kit import World, flowfile, ids
 
 from penstock.flow.prioritizers import FirstInFirstOut, NewestFlowFileFirst
 from penstock.flow.queue import swap_cursors

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 from call_faults_kit import FAULTS
+from flow_queue_kit import ByNumber, FakeHome, World, flowfile, ids
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from queue_world import ByNumber, FakeHome, World, flowfile, ids
 
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import (

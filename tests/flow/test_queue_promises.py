@@ -8,7 +8,7 @@ from functools import partial
 
 import msgspec
 import pytest
-from queue_world import SMALL, ByNumber, FakeHome, World, flowfile, ids
+from flow_queue_kit import SMALL, ByNumber, FakeHome, World, flowfile, ids
 
 from penstock.core.errors import Conflict, InvalidRequest, Unavailable
 from penstock.flow.flowfile import FlowFile

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from flow_queue_kit import ByNumber, flowfile, ids
 from hypothesis import given
 from hypothesis import strategies as st
-from queue_world import ByNumber, flowfile, ids
 
 from penstock.core.errors import InvalidRequest
 from penstock.flow.flowfile import FlowFile

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from queue_world import flowfile
+from flow_queue_kit import flowfile
 
 from penstock.core.clock import SystemClock
 from penstock.flow.flowfile import FlowFile

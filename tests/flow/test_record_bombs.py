@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import bombs
+import bombs_kit as bombs
 import pyarrow as pa
 import pytest
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import pytest
 from call_faults_kit import FAULTS, Faults
-from faultcases import FaultCases, FaultPlan, count_single
+from fault_cases_kit import FaultCases, FaultPlan, count_single
 from repository_kit import CONTENT, REPOSITORY, SMALL, SMALL_CONTENT, Opened
 
 from penstock.core.errors import Unavailable

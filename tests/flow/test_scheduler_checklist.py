@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from schedulingkit import World
+from scheduling_kit import World
 
 from penstock.flow.controller.component_connections import (
     Input,

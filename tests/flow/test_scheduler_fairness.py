@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from schedulingkit import World
+from scheduling_kit import World
 
 from penstock.core.errors import InvalidRequest
 from penstock.flow.errors import ProcessError

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 from call_faults_kit import Faults
-from schedulingkit import Part, World
+from scheduling_kit import Part, World
 
 from penstock.core.errors import Closed, Conflict, InvalidRequest, NotFound, PenstockError
 from penstock.flow.errors import ProcessError

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 import pytest
-from session_world import World
+from session_kit import World
 
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor import ProcessSession

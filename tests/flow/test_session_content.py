@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 
 import pytest
-from session_world import World
+from session_kit import World
 
 from penstock.core.errors import InvalidRequest, NotFound, Unavailable
 from penstock.flow.flowfile import FlowFile

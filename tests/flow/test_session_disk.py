@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hypothesis import settings
 from hypothesis.stateful import rule
-from session_world import FakeRepository, World
+from session_kit import FakeRepository, World
 from test_session_model import Conservation, Session
 
 from penstock.flow.flowfile import FlowFile

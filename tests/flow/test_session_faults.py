@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 from call_faults_kit import FAULTS, Faults
-from faultcases import FaultCases, FaultPlan, count_single
-from session_world import World
+from fault_cases_kit import FaultCases, FaultPlan, count_single
+from session_kit import World
 
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.flow.flowfile import FlowFile

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from session_world import World, full_disk
+from session_kit import World, full_disk
 
 from penstock.core.errors import Unavailable
 from penstock.flow.flowfile import FlowFile

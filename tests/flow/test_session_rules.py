@@ -6,7 +6,7 @@ import logging
 import threading
 
 import pytest
-from session_world import World, full_disk, uuids
+from session_kit import World, full_disk, uuids
 
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.flow.flowfile import FlowFile

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from action_kit import DAY, NEXT_DAY, batch
 from call_faults_kit import Faults
 from cluster_simulation.memory import MemoryDatabase
-from faultcases import CountedPart, DrawnCases, FaultPlan
+from fault_cases_kit import CountedPart, DrawnCases, FaultPlan
 from mailbox_kit import InlineLanes
 
 from penstock.core.errors import Conflict, PenstockError

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from call_faults_kit import Faults
-from faultcases import CountedPart, DrawnCases, FaultPlan
+from fault_cases_kit import CountedPart, DrawnCases, FaultPlan
 from lock_store_kit import MemoryLockStore
 from lockbox_kit import DAY, NOW_MS, SOURCE, by_text, hours, task, word
 from mailbox_kit import StepLanes

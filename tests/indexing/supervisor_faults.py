@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from call_faults_kit import Faults
 from cluster_simulation.memory import MemoryDatabase
-from faultcases import CountedPart, DrawnCases, FaultPlan
+from fault_cases_kit import CountedPart, DrawnCases, FaultPlan
 from indexing_kit import FakeBroker, spec_json
 from mailbox_kit import InlineLanes, StepLanes, settle
 from queue_kit import KeptEvents, SaidWorker

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from call_faults_kit import Faults
 from cluster_simulation.memory import MemoryDatabase
-from faultcases import CountedPart, DrawnCases, FaultPlan
+from fault_cases_kit import CountedPart, DrawnCases, FaultPlan
 from mailbox_kit import InlineLanes, StepLanes, settle
 from queue_kit import KeptEvents, SaidWorker, kill, noop
 

@@ -9,7 +9,7 @@ import pytest
 from action_kit import DAY, NOTHING, Desk, batch, rows, stream
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from json_numbers import Place, places, with_number
+from json_numbers_kit import Place, places, with_number
 
 from penstock.core.errors import PenstockError
 from penstock.core.http_errors import status_and_code

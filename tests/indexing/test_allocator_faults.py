@@ -16,7 +16,7 @@ from allocator_faults import (
     pair,
 )
 from call_faults_kit import FAULTS
-from faultcases import FaultPlan
+from fault_cases_kit import FaultPlan
 
 from penstock.core.errors import PenstockError
 

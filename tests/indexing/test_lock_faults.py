@@ -8,7 +8,7 @@ from concurrent.futures import Future
 import pytest
 from action_kit import Desk, allocate, batch
 from call_faults_kit import FAULTS
-from faultcases import FaultPlan
+from fault_cases_kit import FaultPlan
 from lock_faults import OPERATIONS, LockWorld, Operation, attempt, check, count, pair
 from lock_store_kit import MemoryLockStore
 from lockbox_kit import DAY, NOW_MS, hours, task, word

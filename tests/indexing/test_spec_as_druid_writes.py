@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from druid_writes import (
+from druid_writes_kit import (
     compact,
     compaction_config,
     index_parallel,

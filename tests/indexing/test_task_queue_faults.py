@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 from call_faults_kit import FAULTS
-from faultcases import FaultPlan
+from fault_cases_kit import FaultPlan
 from task_queue_faults import INSIDE, OPERATIONS, Operation, attempt, count, pair
 
 # Each operation meets one kind of error here; the soak has all kinds, before and after each call.

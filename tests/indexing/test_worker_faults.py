@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 from call_faults_kit import FAULTS
-from faultcases import FaultPlan
+from fault_cases_kit import FaultPlan
 from worker_faults import INSIDE, OPERATIONS, Operation, attempt, count, lose, pair, take
 
 from penstock.core.errors import Unavailable

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Sequence
 
 from call_faults_kit import Faults
-from faultcases import CountedPart, DrawnCases, FaultPlan
+from fault_cases_kit import CountedPart, DrawnCases, FaultPlan
 from indexing_kit import make_task
 from mailbox_kit import StepLanes, settle
 from queue_kit import HeldPeon

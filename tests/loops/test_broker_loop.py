@@ -15,11 +15,11 @@ import threading
 from contextlib import ExitStack
 from pathlib import Path
 
-import loop_audit
+import loop_audit_kit
 import trustme
 from test_lookupd_registration import Nsqlookupd
 from test_tcp_auth import AuthServer
-from v2 import V2, batch, sized
+from v2_kit import V2, batch, sized
 
 PROGRAM = """
 import dataclasses, json, sys
@@ -154,7 +154,7 @@ def test_the_first_use_of_everything_blocks_the_loop_nowhere_but_where_it_may(
             [sys.executable, "-c", PROGRAM, json.dumps(said)],
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | loop_audit.variables(report),
+            env=os.environ | loop_audit_kit.variables(report),
         )
         stack.enter_context(process)
         stack.callback(process.send_signal, signal.SIGTERM)
@@ -191,4 +191,4 @@ def test_the_first_use_of_everything_blocks_the_loop_nowhere_but_where_it_may(
         stats = json.loads(ask("GET", "/stats?format=json"))
         assert stats["loop_stall_ms"]["max"] >= 0
     assert process.returncode == 0
-    assert loop_audit.found_in(report) == []
+    assert loop_audit_kit.found_in(report) == []

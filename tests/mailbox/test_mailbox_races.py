@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
-from stepping import SteppedMutex, SteppedThread
+from stepping_kit import SteppedMutex, SteppedThread
 
 from penstock.core.errors import Closed
 from penstock.mailbox import MailOptions, TaskMailbox, task_mailbox

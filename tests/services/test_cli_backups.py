@@ -14,10 +14,10 @@ import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from postgres_server import require_binaries, running_server
+from postgres_server_kit import require_binaries, running_server
 from rich.console import Console
 from rich.progress import Progress
-from s3server import s3_bucket
+from s3_server_kit import s3_bucket
 
 from penstock.core.intervals import Interval
 from penstock.segments.catalog import Catalog

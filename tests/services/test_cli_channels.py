@@ -16,7 +16,7 @@ from penstock.services.cli.entry import run
 
 sys.path.append(str(Path(__file__).parents[1] / "broker"))
 
-from broker_harness import RunningBroker
+from broker_kit import RunningBroker
 
 Command = Callable[..., str]
 

@@ -15,7 +15,7 @@ from penstock.services.cli.entry import run
 
 sys.path.append(str(Path(__file__).parents[1] / "broker"))
 
-from broker_harness import RunningBroker
+from broker_kit import RunningBroker
 
 
 def test_sub_prints_and_finishes_and_tail_takes_from_nobody(

@@ -12,7 +12,7 @@ from penstock.services.cli.entry import run
 
 sys.path.append(str(Path(__file__).parents[1] / "broker"))
 
-from nsqd_writer import NsqdQueue, write_topics
+from nsqd_writer_kit import NsqdQueue, write_topics
 
 
 @pytest.fixture

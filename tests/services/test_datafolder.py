@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from portfaults import check_at_each_call
+from port_faults_kit import check_at_each_call
 
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError
 from penstock.services.host import data_folder, process

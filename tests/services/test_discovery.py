@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 import pytest
-import zookeeper_server
+import zookeeper_server_kit
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -321,7 +321,7 @@ class LeaseBackend:
 
 
 class ZooKeeperBackend:
-    def __init__(self, server: zookeeper_server.ZooKeeperServer, base: str, stack: ExitStack):
+    def __init__(self, server: zookeeper_server_kit.ZooKeeperServer, base: str, stack: ExitStack):
         self._server = server
         self._base = base
         self._stack = stack
@@ -345,8 +345,8 @@ class ZooKeeperBackend:
 @pytest.fixture(scope="module")
 def server(
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[zookeeper_server.ZooKeeperServer]:
-    with zookeeper_server.running_server(tmp_path_factory.mktemp("zookeeper")) as running:
+) -> Iterator[zookeeper_server_kit.ZooKeeperServer]:
+    with zookeeper_server_kit.running_server(tmp_path_factory.mktemp("zookeeper")) as running:
         yield running
 
 
@@ -419,7 +419,7 @@ def test_what_is_known_stays_while_nobody_can_be_asked(backend: Backend) -> None
 
 
 def test_a_lost_session_is_followed_by_another_with_all_that_was_announced(
-    server: zookeeper_server.ZooKeeperServer,
+    server: zookeeper_server_kit.ZooKeeperServer,
 ) -> None:
     with ExitStack() as stack:
         backend = ZooKeeperBackend(server, "/test/lost", stack)
@@ -439,7 +439,7 @@ def test_a_lost_session_is_followed_by_another_with_all_that_was_announced(
 
 
 def test_a_node_that_an_earlier_session_left_is_replaced(
-    server: zookeeper_server.ZooKeeperServer,
+    server: zookeeper_server_kit.ZooKeeperServer,
 ) -> None:
     with ExitStack() as stack:
         backend = ZooKeeperBackend(server, "/test/left", stack)
@@ -480,7 +480,7 @@ def test_a_node_that_the_thread_has_made_meanwhile_is_announced() -> None:
 
 def test_without_a_zookeeper_the_address_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.services.membership.zookeeper.CONNECT_TIMEOUT_S", 0.3)
-    port = zookeeper_server.free_port()
+    port = zookeeper_server_kit.free_port()
     with pytest.raises(Unavailable, match=f"127.0.0.1:{port}"):
         ZooKeeper(f"127.0.0.1:{port}", "/x").start()
 

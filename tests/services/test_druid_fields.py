@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import pytest
-from druid_page import Line, lines, named
+from druid_page_kit import Line, lines, named
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import cast, get_args
 
 import pytest
-from druid_page import HERE, METHODS, PAGE, endpoints, lines, without_names
+from druid_page_kit import HERE, METHODS, PAGE, endpoints, lines, without_names
 from event_kit import KeptEvents
 from overlord_kit import OverlordWorld, ready, supervisor_spec
 from places_kit import FixedPlaces

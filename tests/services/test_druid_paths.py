@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
-from druid_page import endpoints
+from druid_page_kit import endpoints
 from overlord_kit import Api, OverlordWorld, routed
 
 INDEXER = """

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import zookeeper_server
+import zookeeper_server_kit
 from event_kit import KeptEvents
 
 from penstock.core.clock import SystemClock
@@ -70,13 +70,13 @@ class Rig:
 @pytest.fixture(scope="module")
 def server(
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[zookeeper_server.ZooKeeperServer]:
-    with zookeeper_server.running_server(tmp_path_factory.mktemp("zookeeper")) as running:
+) -> Iterator[zookeeper_server_kit.ZooKeeperServer]:
+    with zookeeper_server_kit.running_server(tmp_path_factory.mktemp("zookeeper")) as running:
         yield running
 
 
 @pytest.fixture
-def rig(server: zookeeper_server.ZooKeeperServer, tmp_path: Path) -> Iterator[Rig]:
+def rig(server: zookeeper_server_kit.ZooKeeperServer, tmp_path: Path) -> Iterator[Rig]:
     url = f"sqlite:///{tmp_path}/m.db"
     with MetadataStore.open(url, clock=SystemClock()) as store, ExitStack() as stack:
         yield Rig(server.hosts, f"/test/{tmp_path.name}", store, stack)

@@ -14,7 +14,7 @@ from typing import cast
 
 import orjson
 import pytest
-from raw_http import answer_to
+from raw_http_kit import answer_to
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route

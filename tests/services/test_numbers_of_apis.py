@@ -15,7 +15,7 @@ from typing import NoReturn, cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from json_numbers import Place, places, with_number
+from json_numbers_kit import Place, places, with_number
 from overlord_kit import Api, OverlordWorld, noop, routed, supervisor_spec
 from places_kit import FixedPlaces
 from test_druid_paths import COORDINATOR, INDEXER, OTHERS, listed

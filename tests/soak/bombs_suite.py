@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "kits"))
 
-import bombs
+import bombs_kit as bombs
 
 
 class Case(NamedTuple):

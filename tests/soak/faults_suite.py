@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from faultcases import DrawnCases, FaultCases
+    from fault_cases_kit import DrawnCases, FaultCases
 
 TESTS: Final = Path(__file__).parents[1]
 # The part, and the module that has its cases as `PAIRS`, or as what the function after the colon

@@ -16,7 +16,7 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "kits"))
 
-from soaksamples import counts_of
+from soak_samples_kit import counts_of
 
 TEST: Final = Path(__file__).parent.parent / "system" / "test_soak.py"
 _FAILURE_CHARACTERS_MAX: Final = 4_000

@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fuzz"))
 
-from sql_canaries import (
+from sql_canaries_kit import (
     VARIABLE,
     changes,
     new_secret,

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from call_faults_kit import FAULTS, Faults
-from faultcases import FaultCases, FaultPlan
+from fault_cases_kit import FaultCases, FaultPlan
 from faults_suite import PARTS, TESTS
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from soaksamples import (
+from soak_samples_kit import (
     FILES_PER_HAND_OFF,
     LASTING,
     ROWS_PER_HAND_OFF,

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from datafolder import DataFolder
-from postgres_server import require_binaries
-from reading_database import ReadDatabase, running_database
-from servers import Served, running_broker
-from sparkserver import start_server
+from data_folder_kit import DataFolder
+from postgres_server_kit import require_binaries
+from reading_database_kit import ReadDatabase, running_database
+from servers_kit import Served, running_broker
+from spark_server_kit import start_server
 
 from penstock.indexing.engine import TopicRange
 from penstock.services.api.router import TableRoutes

@@ -12,8 +12,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from batchkit import JSON, inline, local, request, rows_of
 from pydantic import JsonValue, TypeAdapter
+from spark_batch_kit import JSON, inline, local, request, rows_of
 
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.indexing.batch.engine import ExternalInput

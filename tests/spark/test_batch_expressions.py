@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from batchkit import inline, request, rows_of
 from pydantic import JsonValue
+from spark_batch_kit import inline, request, rows_of
 
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.connect.session import SparkSessions

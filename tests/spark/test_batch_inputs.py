@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from batchkit import Asked, Reply, served
 from pydantic import JsonValue, TypeAdapter
-from tablekit import GivenTables
+from spark_batch_kit import Asked, Reply, served
+from table_kit import GivenTables
 
 from penstock.core.errors import PenstockError
 from penstock.core.intervals import Interval

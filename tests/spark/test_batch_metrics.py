@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from batchkit import inline, request, rows_of
 from pydantic import JsonValue
+from spark_batch_kit import inline, request, rows_of
 
 from penstock.core.intervals import Interval
 from penstock.indexing.batch.engine import BatchResult, Partitioning, SegmentInput

@@ -12,9 +12,9 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from batchkit import Reply, external, inline, local, request, rows_of, served
 from pydantic import JsonValue, TypeAdapter
-from sql_places import without_text_checks
+from spark_batch_kit import Reply, external, inline, local, request, rows_of, served
+from sql_places_kit import without_text_checks
 
 from penstock.core.errors import PenstockError
 from penstock.core.intervals import Interval

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
-from batchkit import PARTS, external, lines, local, orphans, request
-from s3server import s3_bucket
-from sparkserver import start_server
+from s3_server_kit import s3_bucket
+from spark_batch_kit import PARTS, external, lines, local, orphans, request
+from spark_server_kit import start_server
 
 from penstock.segments.deep_storage import DeepStore
 from penstock.spark.batch.engine import SparkBatchEngine

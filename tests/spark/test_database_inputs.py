@@ -8,10 +8,10 @@ from pathlib import Path
 
 import orjson
 import pytest
-from batchkit import JSON, external, request, rows_of
 from pydantic import JsonValue, TypeAdapter
-from reading_database import PASSWORD, ReadDatabase
-from tablekit import GivenTables
+from reading_database_kit import PASSWORD, ReadDatabase
+from spark_batch_kit import JSON, external, request, rows_of
+from table_kit import GivenTables
 
 from penstock.indexing.batch.engine import (
     BatchRequest,

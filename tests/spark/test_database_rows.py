@@ -23,7 +23,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import JsonValue, TypeAdapter
-from reading_database import PASSWORD, ReadDatabase
+from reading_database_kit import PASSWORD, ReadDatabase
 
 from penstock.core.errors import InvalidRequest, NotFound
 from penstock.indexing.engine import InputUnavailable

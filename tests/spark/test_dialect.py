@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tablekit import GivenTables
+from table_kit import GivenTables
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest

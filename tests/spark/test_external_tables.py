@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from batchkit import Asked, Reply, Served, served
 from pydantic import JsonValue
-from tablekit import GivenTables
+from spark_batch_kit import Asked, Reply, Served, served
+from table_kit import GivenTables
 
 from penstock.core.errors import PenstockError
 from penstock.indexing.batch.engine import BatchRequest, BatchResult

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from foldkit import LONGS, METRICS, SMALL, TEXTS, Row, as_read, messages, metric, rolling_schema
+from fold_kit import LONGS, METRICS, SMALL, TEXTS, Row, as_read, messages, metric, rolling_schema
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pydantic import JsonValue

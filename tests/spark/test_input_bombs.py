@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import bombs
+import bombs_kit as bombs
 import numpy as np
 import orjson
 import pyarrow as pa

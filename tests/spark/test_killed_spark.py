@@ -14,10 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from batchkit import PARTS, external, lines, local, orphans, request, rows_of
-from held_file import HeldFile, held_file
+from held_file_kit import HeldFile, held_file
 from pyspark.sql.connect.shell.progress import StageInfo
-from sparkserver import server_options
+from spark_batch_kit import PARTS, external, lines, local, orphans, request, rows_of
+from spark_server_kit import server_options
 from test_spark_lost import Gate, check, in_background, messages
 from test_spark_lost import request as persist_request
 

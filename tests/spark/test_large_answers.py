@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from event_kit import KeptEvents
-from sparkserver import start_server
+from spark_server_kit import start_server
 from test_spark_sql import FixedTables
 
 from penstock.broker.http_server.guard import HttpGuard

@@ -12,11 +12,11 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from batchkit import external, inline, request, rows_of
-from foldkit import COMPUTED, COUNT, kept_of, schema_of
+from fold_kit import COMPUTED, COUNT, kept_of, schema_of
 from hypothesis import given
 from hypothesis import strategies as st
-from streamkit import persist_request
+from spark_batch_kit import external, inline, request, rows_of
+from stream_kit import persist_request
 
 from penstock.core.intervals import ETERNITY
 from penstock.indexing.batch.engine import Partitioning

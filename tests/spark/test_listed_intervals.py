@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from batch_kit import START_MS, BatchWorld, day, index
-from batchkit import inline, request, rows_of
 from hypothesis import given
 from hypothesis import strategies as st
+from spark_batch_kit import inline, request, rows_of
 
 from penstock.core.intervals import Granularity, Interval
 from penstock.indexing.batch.engine import Partitioning

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import orjson
 import pyarrow as pa
 import pytest
-from batchkit import local, request, rows_of
 from hypothesis import example, given
 from hypothesis import strategies as st
+from spark_batch_kit import local, request, rows_of
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.instants import parse_time

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from foldkit import (
+from fold_kit import (
     LONGS,
     METRICS,
     SMALL,

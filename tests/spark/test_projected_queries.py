@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from datafolder import FEBRUARY, JANUARY, DataFolder, table
+from data_folder_kit import FEBRUARY, JANUARY, DataFolder, table
 
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 from penstock.core.intervals import Interval

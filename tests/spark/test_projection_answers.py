@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from projectionkit import aggregator, virtual
+from projection_kit import aggregator, virtual
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 

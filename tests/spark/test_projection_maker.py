@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tablekit import GivenTables
+from table_kit import GivenTables
 
 from penstock.core.intervals import Interval
 from penstock.indexing.engine import EngineFailure, EngineUnavailable

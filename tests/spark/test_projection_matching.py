@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from projectionkit import COLUMNS, aggregator, plan, virtual
+from projection_kit import COLUMNS, aggregator, plan, virtual
 
 from penstock.core.sql_text import tokens
 from penstock.indexing.specs.rows.projections import Projection

@@ -7,7 +7,7 @@ changes its type, would give wrong sums without a word.
 from __future__ import annotations
 
 import pytest
-from projectionkit import COLUMNS, METRICS, aggregator, plan, projection, virtual
+from projection_kit import COLUMNS, METRICS, aggregator, plan, projection, virtual
 
 from penstock.core.intervals import Granularity
 from penstock.indexing.specs.rows.projections import Projection

@@ -10,7 +10,7 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 from kafka_kit import MockCluster, StandInRecord, mock_cluster
-from streamkit import persist_request
+from stream_kit import persist_request
 
 from conftest import MakeTopic
 from penstock.core.clock import SystemClock

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from datafolder import FEBRUARY, JANUARY, DataFolder, table
+from data_folder_kit import FEBRUARY, JANUARY, DataFolder, table
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from servers import Served
+from servers_kit import Served
 
 import penstock.spark
 from penstock.core.errors import InvalidRequest, NotFound, PenstockError

@@ -11,7 +11,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from streamkit import persist_request
+from stream_kit import persist_request
 
 from conftest import MakeTopic
 from penstock.core.instants import parse_time

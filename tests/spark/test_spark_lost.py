@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import orjson
 import pyarrow.parquet as pq
 import pytest
-from sparkserver import server_options
+from spark_server_kit import server_options
 
 from conftest import MakeTopic
 from penstock.core.clock import SystemClock

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from datafolder import DataFolder, table
+from data_folder_kit import DataFolder, table
 from pyspark.sql import SparkSession
 
 from penstock.broker.http_client import BrokerClient

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
-from hostileclient import (
+from hostile_client_kit import (
     LOOPBACK,
     answers_to,
     as_somebody_else,

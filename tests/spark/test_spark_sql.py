@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from datafolder import FEBRUARY, JANUARY, DataFolder, table
+from data_folder_kit import FEBRUARY, JANUARY, DataFolder, table
 from pyspark.errors import PySparkException
 
 import penstock.spark.views

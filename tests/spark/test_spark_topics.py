@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
-from servers import running_broker
+from servers_kit import running_broker
 
 from conftest import MakeTopic
 from penstock.broker.http_client import BrokerClient

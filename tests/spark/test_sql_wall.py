@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import types
 from pyspark.sql.types import DataType, StringType, StructField, StructType, UserDefinedType
-from sql_canaries import VARIABLE, Watch, run_seeds, watching, without_text_check
-from sql_places import PLACES, FlowQueries, SqlTasks
-from sql_statements import (
+from sql_canaries_kit import VARIABLE, Watch, run_seeds, watching, without_text_check
+from sql_places_kit import PLACES, FlowQueries, SqlTasks
+from sql_statements_kit import (
     attacks,
     computed_schemas,
     default_of_schema,

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from streamkit import persist_request
+from stream_kit import persist_request
 
 from conftest import MakeTopic
 from penstock.indexing.engine import PersistRequest, RowCounts, TopicRange

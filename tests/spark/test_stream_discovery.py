@@ -8,11 +8,11 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from datafolder import DataFolder
+from data_folder_kit import DataFolder
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
-from streamkit import Story
+from stream_kit import Story
 
 from conftest import MakeTopic
 from penstock.indexing.engine import (

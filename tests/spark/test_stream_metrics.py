@@ -15,10 +15,10 @@ from pathlib import Path
 import orjson
 import pyarrow.parquet as pq
 import pytest
-from batchkit import inline
-from batchkit import request as batch_request
 from pydantic import JsonValue
-from tablekit import GivenTables
+from spark_batch_kit import inline
+from spark_batch_kit import request as batch_request
+from table_kit import GivenTables
 
 from conftest import MakeTopic
 from penstock.core.clock import SystemClock

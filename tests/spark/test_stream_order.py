@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import orjson
 import pyarrow.parquet as pq
 import pytest
-from streamkit import persist_request
+from stream_kit import persist_request
 
 from penstock.core.intervals import Interval
 from penstock.indexing.engine import DataFile, DivideRequest, MergeRequest

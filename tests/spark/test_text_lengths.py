@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import orjson
 import pyarrow.parquet as pq
 import pytest
-from batchkit import inline, request, rows_of
-from foldkit import COMPUTED, COUNT, kept_of, schema_of
+from fold_kit import COMPUTED, COUNT, kept_of, schema_of
 from hypothesis import given
 from hypothesis import strategies as st
-from streamkit import persist_request
+from spark_batch_kit import inline, request, rows_of
+from stream_kit import persist_request
 
 from penstock.core.intervals import ETERNITY
 from penstock.indexing.engine import MergeRequest

@@ -9,11 +9,11 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from datafolder import FEBRUARY, DataFolder, table
+from data_folder_kit import FEBRUARY, DataFolder, table
 from pydantic import JsonValue, TypeAdapter
 from pyspark.errors import PySparkException
-from streamkit import Story
-from tablekit import GivenTables
+from stream_kit import Story
+from table_kit import GivenTables
 
 import penstock.spark
 from conftest import MakeTopic

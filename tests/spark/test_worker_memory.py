@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import bombs
+import bombs_kit as bombs
 import orjson
 import pyarrow as pa
 import pytest
-from batchkit import local, request, rows_of
 from pydantic import JsonValue
+from spark_batch_kit import local, request, rows_of
 
 from penstock.core import parquet_bounds
 from penstock.core.errors import InvalidRequest

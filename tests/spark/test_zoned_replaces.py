@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 from batch_kit import BatchWorld
-from tablekit import GivenTables
+from table_kit import GivenTables
 
 from penstock.core.intervals import ETERNITY, Granularity, Interval, format_time, parse_time
 from penstock.indexing.batch.input_segments import visible_segments

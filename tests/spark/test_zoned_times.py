@@ -11,11 +11,11 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from batchkit import inline, request, rows_of
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import functions as sf
-from streamkit import persist_request
+from spark_batch_kit import inline, request, rows_of
+from stream_kit import persist_request
 
 from penstock.core.intervals import (
     END_OF_TIME_MS,

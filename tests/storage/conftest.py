@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from metadata_kit import create_metadata, share_compiled_statements
-from postgres_server import PostgresServer, require_binaries, running_server
+from postgres_server_kit import PostgresServer, require_binaries, running_server
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from penstock.storage.metadata import MetadataStore

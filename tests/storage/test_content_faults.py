@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from call_faults_kit import FAULTS, Faults
-from faultcases import FaultCases, FaultPlan, count_single
+from fault_cases_kit import FaultCases, FaultPlan, count_single
 
 from penstock.core.errors import Closed, PenstockError
 from penstock.storage.content.claims import ContentClaim

@@ -11,7 +11,7 @@ import google_crc32c
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from portfaults import open_below
+from port_faults_kit import open_below
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from call_faults_kit import Faults
-from portfaults import check_at_each_call, open_descriptors
+from port_faults_kit import check_at_each_call, open_descriptors
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Unavailable

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from call_faults_kit import FAULTS, Faults
-from faultcases import FaultCases, FaultPlan, count_single
+from fault_cases_kit import FaultCases, FaultPlan, count_single
 from typing_extensions import Buffer
 
 from penstock.core.errors import Unavailable

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from portfaults import open_below
+from port_faults_kit import open_below
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, Unavailable

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 from call_faults_kit import FAULTS, Faults
-from faultcases import FaultCases, FaultPlan, count_single
+from fault_cases_kit import FaultCases, FaultPlan, count_single
 
 from penstock.storage.journal import Journal
 from penstock.testing.clock import VirtualClock

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 import pytest
 from call_faults_kit import FAULTS, Faults
-from faultcases import FaultCases, FaultPlan, count_single
+from fault_cases_kit import FaultCases, FaultPlan, count_single
 from sqlalchemy import select
 
 from penstock.core.errors import Conflict, Fenced, NotFound

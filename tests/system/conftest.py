@@ -35,8 +35,8 @@ def shared_penstock(
     One for each test would cost its start and its stop: eight seconds of processor time.
     """
     # Here, because most processes of a test run need none of it.
-    from reading_database import PASSWORD
-    from serving import serving
+    from reading_database_kit import PASSWORD
+    from serving_kit import serving
 
     variables = {"PENSTOCK_SPARK_CONNECT": shared_spark, "PENSTOCK_INPUT_SHOP": PASSWORD}
     with serving(tmp_path_factory.mktemp("shared") / "data", variables) as made:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from load_kit import HALF, PARTITIONS, SUPERVISOR, TOPIC, Load, cents_of, compaction, running_rig
-from walking import Walk, commands_of, write_files
+from walking_kit import Walk, commands_of, write_files
 
 from penstock.broker.http_client import BrokerClient
 from penstock.services.sql_client import ask

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from v2 import V2, Frame, Message, batch, sized
+from v2_kit import V2, Frame, Message, batch, sized
 
 MINUTES = float(os.environ.get("PENSTOCK_KILLS_MINUTES", "0.3"))
 

@@ -22,7 +22,7 @@ from typing import IO, Final, Self
 
 import pytest
 from limit_kit import check_refused, limit_folder, limitable, limited
-from v2 import V2, Frame, Message, batch, sized
+from v2_kit import V2, Frame, Message, batch, sized
 
 CHILD: Final = Path(__file__).with_name("broker_limits.py")
 TOPICS: Final = ("a", "b")

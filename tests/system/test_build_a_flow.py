@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from walking import FLOW_GUIDE, ROOT, first_flow, lines_not_printed
+from walking_kit import FLOW_GUIDE, ROOT, first_flow, lines_not_printed
 
 from penstock.services.cli.entry import run
 from penstock.services.examples import write_examples

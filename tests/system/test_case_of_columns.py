@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from serving import until
+from serving_kit import until
 
 from penstock.core.errors import PenstockError
 from penstock.services.http_client import JsonClient

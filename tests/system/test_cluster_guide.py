@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from hostileclient import (
+from hostile_client_kit import (
     LOOPBACK,
     answers_to,
     family,
@@ -26,8 +26,8 @@ from hostileclient import (
     was_accepted,
     was_refused,
 )
-from postgres_server import require_binaries, running_server
-from walking import ROOT, Walk, commands_of
+from postgres_server_kit import require_binaries, running_server
+from walking_kit import ROOT, Walk, commands_of
 
 from penstock.core.clock import SystemClock
 from penstock.services.host.data_folder import DataFolder

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import httpx
 import orjson
 import pytest
-from postgres_server import require_binaries
+from postgres_server_kit import require_binaries
 from pydantic import JsonValue
-from reading_database import ReadDatabase, running_database
-from serving import until
+from reading_database_kit import ReadDatabase, running_database
+from serving_kit import until
 
 from penstock.testing.server import LocalPenstock
 

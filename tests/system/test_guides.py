@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from serving import serving
-from walking import FLOW_GUIDE, Walk, first_flow, in_a_process, steps_of, write_files
+from serving_kit import serving
+from walking_kit import FLOW_GUIDE, Walk, first_flow, in_a_process, steps_of, write_files
 
 from penstock.services.demo.run import processes_of
 from penstock.testing.server import LocalPenstock

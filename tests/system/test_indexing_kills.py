@@ -30,7 +30,7 @@ from load_kit import (
     reindex,
     running_rig,
 )
-from postgres_server import PostgresServer, require_binaries, running_server
+from postgres_server_kit import PostgresServer, require_binaries, running_server
 
 from penstock.broker.http_client import BrokerClient
 from penstock.services.sql_client import ask

@@ -15,11 +15,11 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-import loop_audit
+import loop_audit_kit
 import pytest
-from druid_page import endpoints
-from flow_uses import use_flows
-from sql_uses import use_sql
+from druid_page_kit import endpoints
+from flow_uses_kit import use_flows
+from sql_uses_kit import use_sql
 
 from penstock.broker.http_client import BrokerClient
 from penstock.core.clock import SystemClock
@@ -91,7 +91,7 @@ class Roles:
             ],
             stderr=subprocess.DEVNULL,
             env=os.environ
-            | loop_audit.variables(self._report)
+            | loop_audit_kit.variables(self._report)
             | {"PENSTOCK_SPARK_CONNECT": self._spark},
             text=True,
         )
@@ -172,7 +172,7 @@ def test_roles_find_a_broker_on_any_port_and_nothing_blocks_their_loops(
             assert stats["loop_stall_ms"]["http"]["max"] > 0
             for page in pages:
                 _ask(apis[role], "GET", page)
-    assert loop_audit.found_in(report) == []
+    assert loop_audit_kit.found_in(report) == []
 
 
 def _use_endpoints(apis: Mapping[str, JsonClient]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from serving import until
+from serving_kit import until
 
 from penstock.testing.server import LocalPenstock
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from held_file import held_file
-from serving import until
+from held_file_kit import held_file
+from serving_kit import until
 
 from penstock.services.http_client import JsonClient
 from penstock.services.sql_client import ask

@@ -1,7 +1,7 @@
 """A soak: a stream with a hand-off each minute, and what its processes keep of it.
 
 Every resource that a hand-off takes is given back: descriptors, threads, memory, files and rows of
-the metadata, but for the segments, and the history of tasks (see `soaksamples`). Runs with
+the metadata, but for the segments, and the history of tasks (see `soak_samples_kit`). Runs with
 `PENSTOCK_SOAK_MINUTES=30`; a sample of every minute is printed and written beside the data.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from load_kit import PARTITIONS, SUPERVISOR, TOPIC, Load, Rig, running_rig
-from soaksamples import Sample, files_below, require_bounded, rows_of, uses_of
+from soak_samples_kit import Sample, files_below, require_bounded, rows_of, uses_of
 
 from penstock.broker.http_client import BrokerClient
 from penstock.services.sql_client import ask

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from serving import until
+from serving_kit import until
 
 from penstock.services.demo.run import processes_of
 from penstock.services.http_client import JsonClient

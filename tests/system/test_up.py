@@ -17,7 +17,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from held_file import held_file
+from held_file_kit import held_file
 from kinds_kit import (
     BY_HOUR,
     FINDS,

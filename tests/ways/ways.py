@@ -29,7 +29,7 @@ if __name__ == "__main__":
     ]
 
 from batch_kit import BatchWorld, index, lines
-from broker_harness import RunningBroker
+from broker_kit import RunningBroker
 from controller_kit import LINE, World, apply, wait_counted
 from indexing_kit import OneTask, event
 from overlord_kit import OverlordWorld, noop

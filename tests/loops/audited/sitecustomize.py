@@ -7,6 +7,6 @@ from pathlib import Path
 sys.path.insert(1, str(Path(__file__).parents[1]))
 
 if report := os.environ.get("LOOP_AUDIT_REPORT"):
-    import loop_audit
+    import loop_audit_kit
 
-    loop_audit.install_into(report)
+    loop_audit_kit.install_into(report)

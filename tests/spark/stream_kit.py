@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from datafolder import JANUARY
+from data_folder_kit import JANUARY
 
 from conftest import MakeTopic
 from penstock.core.intervals import Interval

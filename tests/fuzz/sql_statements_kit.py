@@ -1,7 +1,7 @@
 """Random SQL: queries of Spark's grammar, and mutations of attacks on the host.
 
 The generator is seeded: a number gives the same statement in every run. Statements name the
-canaries that `sql_canaries` watches.
+canaries that `sql_canaries_kit` watches.
 """
 
 # ruff: noqa: E501 - statements are read better in one line

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.orc as po
 import pyarrow.parquet as pq
 
-CHILD: Final = Path(__file__).with_name("bombchild.py")
+CHILD: Final = Path(__file__).with_name("bomb_child.py")
 SHORT_LINES: Final = 3 << 17
 WIDE_RECORDS: Final = 130
 DICTIONARY_ROWS: Final = 600

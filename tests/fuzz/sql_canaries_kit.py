@@ -16,8 +16,8 @@ from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from sql_places import PLACES, WRITERS, Place, without_text_checks
-from sql_statements import Canaries, statement
+from sql_places_kit import PLACES, WRITERS, Place, without_text_checks
+from sql_statements_kit import Canaries, statement
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest, PenstockError

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, cast
 
 from call_faults_kit import Faults
-from stepped_loop import SteppedLoop, change_inline
+from stepped_loop_kit import SteppedLoop, change_inline
 
 from penstock.broker.channel.drop_policy import ChannelOptions
 from penstock.broker.options import BrokerOptions

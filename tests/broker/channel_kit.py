@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-from stepped_loop import change_inline, run_stepped
+from stepped_loop_kit import change_inline, run_stepped
 
 from penstock.broker import message_id
 from penstock.broker.channel.delivery import Delivery

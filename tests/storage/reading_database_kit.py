@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psycopg
 import trustme
-from postgres_server import running_server
+from postgres_server_kit import running_server
 from pydantic import JsonValue
 
 PASSWORD = "hush + 'hush'"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 from unittest import mock
 
-from sql_statements import Canaries, expression, flow_query, ingestion
+from sql_statements_kit import Canaries, expression, flow_query, ingestion
 
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.batch.engine import SqlInput
