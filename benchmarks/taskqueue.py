@@ -85,7 +85,7 @@ class Worker:
         self.tasks.pop(task_id, None)
 
 
-class World:
+class TaskQueueWorld:
     """A queue whose mail and lanes run on this thread; it is the directory of its workers."""
 
     def __init__(self, folder: Path) -> None:
@@ -137,7 +137,7 @@ def run() -> list[Row]:
     """Measure in a temporary folder, which is removed."""
     folder = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
     try:
-        world = World(folder)
+        world = TaskQueueWorld(folder)
         rows = [*adding(world, folder), *working(world), *asking(world)]
         world.store.close()
         return rows
@@ -160,7 +160,7 @@ def kill(number: int) -> TaskSpec:
     )
 
 
-def adding(world: World, folder: Path) -> list[Row]:
+def adding(world: TaskQueueWorld, folder: Path) -> list[Row]:
     """Time adds: one after the other, and many that are submitted at once."""
     tasks = [noop(number) for number in range(TASKS - WAITING)]
     singles, rest = tasks[:200], tasks[200:]
@@ -205,7 +205,7 @@ def raw_rate(path: Path, payload: str, count: int, together: int) -> float:
     return count / took
 
 
-def working(world: World) -> list[Row]:
+def working(world: TaskQueueWorld) -> list[Row]:
     """Time the assignment of 1,000 tasks to 1,000 workers, their end, and the next ones."""
     queue = world.queue
     world.known = [Worker(f"worker-{number:04}") for number in range(WORKERS)]
@@ -250,7 +250,7 @@ def working(world: World) -> list[Row]:
     ]
 
 
-def asking(world: World) -> list[Row]:
+def asking(world: TaskQueueWorld) -> list[Row]:
     """Time what users ask while 9,000 tasks wait."""
     queue = world.queue
 

@@ -135,7 +135,7 @@ class Wire:
 class Client:
     """A client of the protocol: its commands are carried out when the loop turns."""
 
-    def __init__(self, world: World, channel: str = "") -> None:
+    def __init__(self, world: BrokerWorld, channel: str = "") -> None:
         self.world = world
         self.channel = channel
         self.held: dict[bytes, bytes] = {}  # id -> body
@@ -192,7 +192,7 @@ class Client:
 
 
 @dataclass
-class World:
+class BrokerWorld:
     """The broker, its clients, and what must hold.
 
     Attributes:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Final
 
-from broker_faults_kit import Client, FaultyLoop, World, turns
+from broker_faults_kit import BrokerWorld, Client, FaultyLoop, turns
 from call_faults_kit import FAULTS, Faults
 from fault_cases_kit import DrawnCases, FaultPlan, count_calls
 
@@ -19,7 +19,7 @@ from penstock.broker.topics.placement import ANYWHERE
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-Operation = Callable[[World], Awaitable[None]]
+Operation = Callable[[BrokerWorld], Awaitable[None]]
 
 # Of cancelled tasks at the end of a life.
 _ROUNDS: Final = 20
@@ -28,19 +28,19 @@ _ROUNDS: Final = 20
 # -- operations of a topic
 
 
-async def publish(world: World) -> None:
+async def publish(world: BrokerWorld) -> None:
     await world.publish("PUB t", world.body())
 
 
-async def publish_many(world: World) -> None:
+async def publish_many(world: BrokerWorld) -> None:
     await world.publish("MPUB", world.body(), world.body(), world.body())
 
 
-async def publish_deferred(world: World) -> None:
+async def publish_deferred(world: BrokerWorld) -> None:
     await world.publish("DPUB t 5000", world.body())
 
 
-async def publish_gathered(world: World) -> None:
+async def publish_gathered(world: BrokerWorld) -> None:
     """Two publishes of one turn of the loop, as over HTTP."""
     publisher, bodies = world.broker.publisher, (world.body(), world.body())
     topic = world.broker.topics.get("t")
@@ -56,69 +56,69 @@ async def publish_gathered(world: World) -> None:
             raise outcome
 
 
-async def create_channel(world: World) -> None:
+async def create_channel(world: BrokerWorld) -> None:
     world.gone.add("c")
     await world.broker.channel_changes.find_or_create(world.broker.topics.get("t"), "c")
 
 
-async def delete_channel(world: World) -> None:
+async def delete_channel(world: BrokerWorld) -> None:
     await world.broker.channel_changes.delete(world.broker.topics.get("t"), "b")
 
 
-async def pause_topic(world: World) -> None:
+async def pause_topic(world: BrokerWorld) -> None:
     await world.broker.changes.set_paused("t", paused=True)
 
 
-async def unpause_topic(world: World) -> None:
+async def unpause_topic(world: BrokerWorld) -> None:
     await world.broker.changes.set_paused("t", paused=True)
     await world.broker.changes.set_paused("t", paused=False)
 
 
-async def pause_channel(world: World) -> None:
+async def pause_channel(world: BrokerWorld) -> None:
     topic = world.broker.topics.get("t")
     await world.broker.channel_changes.set_paused(topic, "a", paused=True)
 
 
-async def configure(world: World) -> None:
+async def configure(world: BrokerWorld) -> None:
     topic = world.broker.topics.get("t")
     await world.broker.changes.configure(topic, {"max_attempts": "100"})
 
 
-async def purge(world: World) -> None:
+async def purge(world: BrokerWorld) -> None:
     world.gone.update("ab")
     await world.broker.changes.purge(world.broker.topics.get("t"))
 
 
-async def delete_topic(world: World) -> None:
+async def delete_topic(world: BrokerWorld) -> None:
     world.gone.update(("a", "b", "topic"))
     await world.broker.changes.delete("t")
 
 
-async def create_topic(world: World) -> None:
+async def create_topic(world: BrokerWorld) -> None:
     await world.broker.changes.create("other", 2)
 
 
 # -- operations of a channel
 
 
-async def take(world: World) -> None:
+async def take(world: BrokerWorld) -> None:
     for client in world.clients:
         client.send(b"RDY 20\n")
     await turns()
 
 
-async def take_from_disk(world: World) -> None:
+async def take_from_disk(world: BrokerWorld) -> None:
     for feed in world.broker.topics.get("t").feeds:
         feed.forget()
     await take(world)
 
 
-async def finish(world: World) -> None:
+async def finish(world: BrokerWorld) -> None:
     client = world.clients[1]
     await world.finish(client, *client.held)
 
 
-async def requeue(world: World) -> None:
+async def requeue(world: BrokerWorld) -> None:
     client = world.clients[1]
     for number in tuple(client.held):
         del client.held[number]
@@ -126,34 +126,34 @@ async def requeue(world: World) -> None:
     await turns()
 
 
-async def touch(world: World) -> None:
+async def touch(world: BrokerWorld) -> None:
     client = world.clients[1]
     for number in client.held:
         client.send(b"TOUCH %s\n" % number)
     await turns()
 
 
-async def time_out(world: World) -> None:
+async def time_out(world: BrokerWorld) -> None:
     await asyncio.sleep(70)
 
 
-async def time_passes(world: World) -> None:
+async def time_passes(world: BrokerWorld) -> None:
     await asyncio.sleep(2.5)
 
 
-async def clear(world: World) -> None:
+async def clear(world: BrokerWorld) -> None:
     world.gone.add("a")
     world.channel("a").clear()
     await world.channel("a").keep()
 
 
-async def seek(world: World) -> None:
+async def seek(world: BrokerWorld) -> None:
     world.finished.pop("a", None)
     world.channel("a").seek([0])
     await world.channel("a").keep(durable=True)
 
 
-async def dead_letters(world: World) -> None:
+async def dead_letters(world: BrokerWorld) -> None:
     world.gone.update("ab")
     topic = world.broker.topics.get("t")
     texts = {"max_attempts": "1", "dead_letter_topic": "dead"}
@@ -165,13 +165,13 @@ async def dead_letters(world: World) -> None:
 # -- operations of a connection
 
 
-async def connect(world: World) -> None:
+async def connect(world: BrokerWorld) -> None:
     client = Client(world, "a")
     world.clients.append(client)
     await turns()
 
 
-async def identify(world: World) -> None:
+async def identify(world: BrokerWorld) -> None:
     client = Client(world)
     client.is_packed = True
     body = b'{"feature_negotiation":true,"snappy":true,"heartbeat_interval":1000}'
@@ -181,22 +181,22 @@ async def identify(world: World) -> None:
     await turns()
 
 
-async def disconnect(world: World) -> None:
+async def disconnect(world: BrokerWorld) -> None:
     for client in world.clients:
         client.wire.close()
     await turns()
 
 
-async def close_consumer(world: World) -> None:
+async def close_consumer(world: BrokerWorld) -> None:
     world.clients[0].send(b"CLS\n")
     await turns()
 
 
-async def heartbeat(world: World) -> None:
+async def heartbeat(world: BrokerWorld) -> None:
     await asyncio.sleep(31)
 
 
-async def many_commands(world: World) -> None:
+async def many_commands(world: BrokerWorld) -> None:
     world.clients[0].send(b"NOP\n" * 300)
     await turns()
     world.clients[0].send(b"RDY 3\n")
@@ -218,12 +218,12 @@ INSIDE: Final = ("penstock.broker.channel", "penstock.broker.topics")
 
 def play(operation: Operation, plan: FaultPlan) -> tuple[str, list[str]]:
     """Return the port at which a fault was raised, and the problems that it left."""
-    world = World()
+    world = BrokerWorld()
     loop = FaultyLoop(world.clock, world.faults)
     if _run(loop, _live(world, operation, plan, loop.unhandled)):
         return world.faults.raised, world.problems
     # The loop's exception handler, or Ctrl-C, ended the process: the next one finds everything.
-    after = World(
+    after = BrokerWorld(
         clock=world.clock,
         disk=copy.deepcopy(world.disk).kill_process(),
         sure=world.sure,
@@ -241,7 +241,7 @@ def play(operation: Operation, plan: FaultPlan) -> tuple[str, list[str]]:
 
 
 async def _live(
-    world: World, operation: Operation, plan: FaultPlan, unhandled: list[dict[str, object]]
+    world: BrokerWorld, operation: Operation, plan: FaultPlan, unhandled: list[dict[str, object]]
 ) -> bool:
     world.open()
     await world.fill()
@@ -259,7 +259,7 @@ async def _live(
     return not unhandled
 
 
-async def _go_on(world: World, where: str, *, restarted: bool = False) -> bool:
+async def _go_on(world: BrokerWorld, where: str, *, restarted: bool = False) -> bool:
     if restarted:
         world.open()
         world.clients = []
@@ -273,15 +273,15 @@ async def _go_on(world: World, where: str, *, restarted: bool = False) -> bool:
     world.check_nothing_leaked(where)
     _compare(world, f"{where}, at the end")
     await world.server.stop()
-    reopened = World(clock=world.clock, disk=world.disk)
+    reopened = BrokerWorld(clock=world.clock, disk=world.disk)
     reopened.open()
     await reopened.server.stop()
     return True
 
 
-def _compare(world: World, where: str) -> None:
+def _compare(world: BrokerWorld, where: str) -> None:
     """Check that a restart finds what memory has."""
-    other = World(clock=world.clock, disk=copy.deepcopy(world.disk).kill_process())
+    other = BrokerWorld(clock=world.clock, disk=copy.deepcopy(world.disk).kill_process())
     other.open()
     found, wanted = other.summary(), world.summary()
     if found != wanted:
@@ -317,7 +317,7 @@ def call_count(operation: Operation, *, inside: bool = False) -> int:
     """Return how many calls of ports an operation makes, or of functions of `INSIDE`."""
 
     def attempt(plan: FaultPlan) -> Faults:
-        world = World()
+        world = BrokerWorld()
 
         async def live() -> bool:
             world.open()

@@ -85,7 +85,9 @@ class Taker:
     sample_rate = 0
     writable = True
 
-    def __init__(self, world: World, channel: str, number: int, timeout_ms: int = 30_000) -> None:
+    def __init__(
+        self, world: ChannelWorld, channel: str, number: int, timeout_ms: int = 30_000
+    ) -> None:
         self.number = number
         self.ready = 0
         self.message_timeout_ms = timeout_ms
@@ -106,7 +108,7 @@ class Taker:
         self.ready = 0
 
 
-class World:
+class ChannelWorld:
     """One topic, its channels and their consumers, over any number of crashes."""
 
     def __init__(self, seed: int) -> None:
@@ -399,7 +401,7 @@ class World:
         self.fs = self.fs.crash(self.rng) if power else self.fs.kill_process()
         if again:
             self.fs.kill_at(self.fs.steps + again, keep_bytes=self.rng.choice((0, 30)))
-            play(self, World.open)
+            play(self, ChannelWorld.open)
             self.fs.forget_faults()
             self.fs = self.fs.crash(self.rng) if power else self.fs.kill_process()
         self.takers, self.faulty, self.came = {}, False, None
@@ -520,7 +522,7 @@ class World:
             known.journal = []
 
 
-def play(world: World, story: Callable[[World], Awaitable[None]]) -> bool:
+def play(world: ChannelWorld, story: Callable[[ChannelWorld], Awaitable[None]]) -> bool:
     """Run a part of a world's life; False when the power went away meanwhile."""
 
     async def run() -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import pyarrow as pa
 import pytest
-from broker_faults_kit import FaultyLoop, World
+from broker_faults_kit import BrokerWorld, FaultyLoop
 from call_faults_kit import FAULTS, Faults
 from stepped_loop_kit import run_stepped
 
@@ -175,7 +175,7 @@ def test_a_change_that_ends_half_way_makes_a_state_unusable() -> None:
 @pytest.mark.parametrize("error", ERRORS)
 def test_a_channel_with_half_a_change_raises_what_ends_the_process(error: type[Exception]) -> None:
     """The loop's handler only logs errors of the system, and those that are foreseen."""
-    world = World()
+    world = BrokerWorld()
     loop = FaultyLoop(world.clock, world.faults)
 
     async def live() -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
-from channel_kit import LATER_MS, World, play
+from channel_kit import LATER_MS, ChannelWorld, play
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -32,7 +32,7 @@ def small_journals() -> None:
         yield
 
 
-async def begin(world: World) -> None:
+async def begin(world: ChannelWorld) -> None:
     await world.open()
     world.topics.create("t", 1)
     world.paused = False
@@ -47,7 +47,7 @@ def named(step: Callable[..., Awaitable[None]], *args: object, **options: object
 # -- one story, cut at each of its steps
 
 
-def every_operation(world: World) -> list[Step]:
+def every_operation(world: ChannelWorld) -> list[Step]:
     w = world
     return [
         named(w.publish, 3, sync=True),
@@ -97,13 +97,13 @@ def every_operation(world: World) -> list[Step]:
     ]
 
 
-async def the_story(world: World) -> None:
+async def the_story(world: ChannelWorld) -> None:
     await begin(world)
     for step in every_operation(world):
         await world.do(step)
 
 
-async def what_is_left(world: World) -> None:
+async def what_is_left(world: ChannelWorld) -> None:
     await world.look()
     if world.topics.find("t") is not None:
         # And it goes on.
@@ -124,7 +124,7 @@ def test_each_step_of_each_operation_can_be_the_last(power: bool) -> None:
         step, through = 0, False
         while not through:
             step += 1
-            world = World(seed * 1000 + step)
+            world = ChannelWorld(seed * 1000 + step)
             world.fs.kill_at(step, keep_bytes=world.rng.choice((0, 20, 10_000)))
             through = play(world, the_story)
             world.restart(power=power, again=world.rng.choice((0, 0, 1, 2, 3, 5, 8)))
@@ -133,25 +133,25 @@ def test_each_step_of_each_operation_can_be_the_last(power: bool) -> None:
         assert step > 100
 
 
-def survived(world: World, *, power: bool) -> None:
+def survived(world: ChannelWorld, *, power: bool) -> None:
     try:
         assert play(world, what_is_left)
         if world.topics.find("t") is not None:
             world.restart(power=not power)
-            assert play(world, World.look)
+            assert play(world, ChannelWorld.look)
     except AssertionError:
         print("\n".join(world.log))
         raise
 
 
 def test_offsets_that_a_power_loss_took_are_not_served_already() -> None:
-    async def before(world: World) -> None:
+    async def before(world: ChannelWorld) -> None:
         await begin(world)
         await world.create_channel("a")
         await world.publish(5, sync=False)
         await world.delete_channel("a")  # the topic stands at 5 now, durably
 
-    async def after(world: World) -> None:
+    async def after(world: ChannelWorld) -> None:
         await world.open()
         world.latest = world.topic.queues[0].latest
         assert world.latest == 0
@@ -161,7 +161,7 @@ def test_offsets_that_a_power_loss_took_are_not_served_already() -> None:
         await world.time_passes(0.01)  # they are read from the disk
         assert sorted(world.known["a"].attempts) == [0, 1, 2, 3, 4]
 
-    world = World(0)
+    world = ChannelWorld(0)
     assert play(world, before)
     log = "/topics/t/0/00000000000000000000.log"
     outcomes = (copy.deepcopy(world.fs).crash(seed) for seed in range(100))
@@ -174,7 +174,7 @@ def test_offsets_that_a_power_loss_took_are_not_served_already() -> None:
 # -- any story
 
 
-def any_operation(world: World, rng: random.Random) -> Step:
+def any_operation(world: ChannelWorld, rng: random.Random) -> Step:
     w, name = world, rng.choice(NAMES)
     chance = rng.random()
     table: list[tuple[float, Callable[[], Step]]] = [
@@ -209,14 +209,14 @@ def any_operation(world: World, rng: random.Random) -> Step:
 @pytest.mark.usefixtures("deaths")
 def test_any_life_of_a_topic_keeps_its_promises(seed: int) -> None:
     rng = random.Random(seed)
-    world = World(seed)
+    world = ChannelWorld(seed)
     power = False
 
-    async def first(world: World) -> None:
+    async def first(world: ChannelWorld) -> None:
         await begin(world)
         await live(world)
 
-    async def live(world: World) -> None:
+    async def live(world: ChannelWorld) -> None:
         faults = rng.random() < 0.3
         for _ in range(rng.randint(5, 60)):
             if faults and rng.random() < 0.1:
@@ -225,7 +225,7 @@ def test_any_life_of_a_topic_keeps_its_promises(seed: int) -> None:
                 world.fs.fail_next(kind, keep_bytes=rng.choice((0, 9)))
             await world.do(any_operation(world, rng))
 
-    async def later(world: World) -> None:
+    async def later(world: ChannelWorld) -> None:
         await world.look()
         if world.topics.find("t") is None:
             world.topics.create("t", 1)
@@ -243,7 +243,7 @@ def test_any_life_of_a_topic_keeps_its_promises(seed: int) -> None:
             play(world, later)
         world.restart(power=power)
 
-        assert play(world, World.look)
+        assert play(world, ChannelWorld.look)
     except AssertionError:
         print("\n".join(world.log))
         raise

@@ -48,7 +48,7 @@ def address_of(server: asyncio.Server) -> str:
     return f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
-class World:
+class ClientWorld:
     """Chance that is always 0, and sleepers that wake when the test says so."""
 
     def __init__(self) -> None:

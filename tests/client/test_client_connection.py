@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from certificates_kit import contexts
-from fake_server_kit import FakeServer, Manners, World, address_of, frame, run, until
+from fake_server_kit import ClientWorld, FakeServer, Manners, address_of, frame, run, until
 
 from penstock.client import ConnectionOptions, Producer, ProducerOptions
 from penstock.client.options import BackoffOptions, Compression
@@ -20,11 +20,13 @@ from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 pytestmark = pytest.mark.usefixtures("either_loop")
 
 
-def producer(address: str, options: ConnectionOptions, world: World | None = None) -> Producer:
+def producer(
+    address: str, options: ConnectionOptions, world: ClientWorld | None = None
+) -> Producer:
     return Producer(
         address,
         options=ProducerOptions(connection=options),
-        environment=(world or World()).environment,
+        environment=(world or ClientWorld()).environment,
     )
 
 
@@ -180,7 +182,7 @@ def test_a_server_that_says_nothing() -> None:
 
 def test_heartbeats_are_answered_and_silence_ends_the_connection() -> None:
     async def story() -> None:
-        world = World()
+        world = ClientWorld()
         options = ConnectionOptions(heartbeat_ms=1_000)
         async with FakeServer() as server, producer(server.address, options, world) as p:
             first = await server.peer()
@@ -236,7 +238,7 @@ def test_a_connection_that_fails_while_it_opens_is_closed(
             expected = Unavailable if error is OSError else error
             with pytest.raises(expected, match="broken"):
                 await open_connection(
-                    server.address, ConnectionOptions(), Nobody(), World().environment
+                    server.address, ConnectionOptions(), Nobody(), ClientWorld().environment
                 )
             peer = await server.peer()
             await until(lambda: peer.ended)

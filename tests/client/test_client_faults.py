@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 from call_faults_kit import Faults
-from fake_server_kit import FakeServer, World, message_frame, run, until, use_loop
+from fake_server_kit import ClientWorld, FakeServer, message_frame, run, until, use_loop
 
 from penstock.client import (
     BackoffOptions,
@@ -33,7 +33,7 @@ DRAIN_S = 30.0
 QUICK = ConnectionOptions(connect_timeout_s=1.0)
 
 
-class FailingWorld(World):
+class FailingWorld(ClientWorld):
     """Fails the sleep of some length, once."""
 
     def __init__(self, fails_s: float) -> None:
@@ -47,7 +47,7 @@ class FailingWorld(World):
         await super().sleep(seconds)
 
 
-class QuickWorld(World):
+class QuickWorld(ClientWorld):
     """Waits for nothing but what the test does not want to happen by itself."""
 
     async def sleep(self, seconds: float) -> None:
@@ -146,7 +146,9 @@ def test_a_consumer_stops_though_closing_its_connection_raises(
 
     async def story() -> None:
         async with FakeServer() as server:
-            c = Consumer("t", "c", addresses=[server.address], environment=World().environment)
+            c = Consumer(
+                "t", "c", addresses=[server.address], environment=ClientWorld().environment
+            )
             c.start()
             peer = await server.peer()
             await peer.wait_for("RDY")

@@ -7,7 +7,16 @@ import json
 from collections.abc import Sequence
 
 import pytest
-from fake_server_kit import FakeServer, Manners, Peer, World, address_of, message_frame, run, until
+from fake_server_kit import (
+    ClientWorld,
+    FakeServer,
+    Manners,
+    Peer,
+    address_of,
+    message_frame,
+    run,
+    until,
+)
 
 from penstock.client import (
     BackoffOptions,
@@ -25,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("either_loop")
 
 def consumer(
     servers: Sequence[FakeServer],
-    world: World,
+    world: ClientWorld,
     handler: Handler | None = None,
     max_in_flight: int = 10,
     options: ConsumerOptions | None = None,
@@ -70,7 +79,7 @@ def test_a_handler_finishes_what_it_returns_from() -> None:
             handled.append(message)
 
         async with FakeServer() as server:
-            async with consumer([server], World(), handler) as c:
+            async with consumer([server], ClientWorld(), handler) as c:
                 peer = await subscribed(server)
                 assert peer.of("SUB") == [("SUB", "t", "c")]
                 peer.send(batch(3))
@@ -87,7 +96,7 @@ def test_a_handler_finishes_what_it_returns_from() -> None:
 
 def test_messages_one_by_one_and_in_batches() -> None:
     async def story() -> None:
-        async with FakeServer() as server, consumer([server], World()) as c:
+        async with FakeServer() as server, consumer([server], ClientWorld()) as c:
             peer = await subscribed(server)
             peer.send(batch(5))
             seen = []
@@ -117,7 +126,7 @@ def test_messages_one_by_one_and_in_batches() -> None:
 
 def test_who_wants_so_many_and_no_more_gets_no_more() -> None:
     async def story() -> None:
-        async with FakeServer() as server, consumer([server], World(), max_in_flight=5) as c:
+        async with FakeServer() as server, consumer([server], ClientWorld(), max_in_flight=5) as c:
             peer = await subscribed(server, ready=5)
             peer.send(batch(3))
             first = await c.take(3)
@@ -146,7 +155,7 @@ def test_a_handler_may_answer_itself() -> None:
         async def handler(message: Message) -> None:
             message.requeue(7)
 
-        async with FakeServer() as server, consumer([server], World(), handler):
+        async with FakeServer() as server, consumer([server], ClientWorld(), handler):
             peer = await subscribed(server)
             peer.send(batch(1))
             await peer.wait_for("REQ")
@@ -158,7 +167,7 @@ def test_a_handler_may_answer_itself() -> None:
 
 def test_a_failing_handler_requeues_and_slows_down() -> None:
     async def story() -> None:
-        world = World()
+        world = ClientWorld()
         fails = True
 
         async def handler(message: Message) -> None:
@@ -203,7 +212,10 @@ def test_too_many_attempts() -> None:
             given_up.append(message.body)
 
         options = ConsumerOptions(max_attempts=2, give_up=give_up, slow_down=None)
-        async with FakeServer() as server, consumer([server], World(), handler, 10, options) as c:
+        async with (
+            FakeServer() as server,
+            consumer([server], ClientWorld(), handler, 10, options) as c,
+        ):
             peer = await subscribed(server)
             peer.send(batch(1, attempts=2))
             await peer.wait_for("REQ")
@@ -226,7 +238,10 @@ def test_handlers_run_at_the_same_time_up_to_a_bound(concurrency: int) -> None:
             await release.wait()
 
         options = ConsumerOptions(concurrency=concurrency)
-        async with FakeServer() as server, consumer([server], World(), handler, 10, options) as c:
+        async with (
+            FakeServer() as server,
+            consumer([server], ClientWorld(), handler, 10, options) as c,
+        ):
             peer = await subscribed(server)
             peer.send(batch(6))
             await until(lambda: c.statistics().received == 6 and len(running) == concurrency)
@@ -245,7 +260,7 @@ def test_max_in_flight_is_shared_over_connections() -> None:
         async with (
             FakeServer() as one,
             FakeServer() as two,
-            consumer([one, two], World(), max_in_flight=5) as c,
+            consumer([one, two], ClientWorld(), max_in_flight=5) as c,
         ):
             await until(lambda: c.statistics().connections == 2)
             await until(lambda: sorted(map(ready_of, (one, two))) == [2, 3])
@@ -258,7 +273,7 @@ def test_max_in_flight_is_shared_over_connections() -> None:
 
 def test_with_fewer_than_connections_they_take_turns() -> None:
     async def story() -> None:
-        world = World()
+        world = ClientWorld()
         async with (
             FakeServer() as one,
             FakeServer() as two,
@@ -290,7 +305,7 @@ def test_with_fewer_than_connections_they_take_turns() -> None:
 
 def test_a_broken_connection_is_made_again_and_its_messages_are_forgotten() -> None:
     async def story() -> None:
-        world = World()
+        world = ClientWorld()
         async with FakeServer() as server, consumer([server], world) as c:
             peer = await subscribed(server)
             peer.send(batch(3))
@@ -311,7 +326,7 @@ def test_a_broken_connection_is_made_again_and_its_messages_are_forgotten() -> N
 
 def test_answers_that_come_too_late_are_counted() -> None:
     async def story() -> None:
-        async with FakeServer() as server, consumer([server], World()) as c:
+        async with FakeServer() as server, consumer([server], ClientWorld()) as c:
             peer = await subscribed(server)
             peer.error(b"E_FIN_FAILED FIN 00 failed ID not in flight")
             await until(lambda: c.statistics().too_late == 1)
@@ -328,7 +343,7 @@ def test_a_server_that_refuses_for_good_ends_a_consumer_that_was_never_accepted(
             peer.writer.close()
 
         async with FakeServer(manners) as server:
-            c = consumer([server], World())
+            c = consumer([server], ClientWorld())
             c.start()
             peer = await server.peer()
             await peer.wait_for("SUB")
@@ -343,7 +358,7 @@ def test_a_server_that_refuses_for_good_ends_a_consumer_that_was_never_accepted(
 
 def test_a_server_that_is_not_there_is_tried_again() -> None:
     async def story() -> None:
-        world = World()
+        world = ClientWorld()
         async with FakeServer() as server:
             await server.stop_listening()
             async with consumer([server], world) as c:
@@ -369,7 +384,7 @@ def test_stopping_waits_for_what_is_in_flight() -> None:
             await release.wait()
 
         async with FakeServer() as server:
-            c = consumer([server], World(), handler)
+            c = consumer([server], ClientWorld(), handler)
             c.start()
             peer = await subscribed(server)
             peer.send(batch(2))
@@ -390,7 +405,7 @@ def test_stopping_waits_for_what_is_in_flight() -> None:
 
 def test_stopping_does_not_wait_for_ever() -> None:
     async def story() -> None:
-        world = World()
+        world = ClientWorld()
         cancelled = False
 
         async def handler(message: Message) -> None:
@@ -420,7 +435,7 @@ def test_stopping_does_not_wait_for_ever() -> None:
 def test_without_a_handler_what_nobody_took_goes_back_at_once() -> None:
     async def story() -> None:
         async with FakeServer() as server:
-            async with consumer([server], World()) as c:
+            async with consumer([server], ClientWorld()) as c:
                 peer = await subscribed(server)
                 peer.send(batch(3))
                 await until(lambda: c.statistics().waiting == 3)
@@ -438,7 +453,7 @@ def test_without_a_handler_what_nobody_took_goes_back_at_once() -> None:
 def test_iteration_ends_when_the_consumer_is_stopped() -> None:
     async def story() -> None:
         async with FakeServer() as server:
-            c = consumer([server], World())
+            c = consumer([server], ClientWorld())
             c.start()
             peer = await subscribed(server)
             peer.send(batch(2))
@@ -480,7 +495,7 @@ def producers(*addresses: str) -> tuple[int, bytes]:
 
 def test_servers_are_found_by_looking_again_and_again() -> None:
     async def story() -> None:
-        world = World()
+        world = ClientWorld()
         async with FakeServer() as one, FakeServer() as two:
             answers = [
                 (404, b'{"message":"TOPIC_NOT_FOUND"}'),
@@ -517,7 +532,7 @@ def test_servers_are_found_by_looking_again_and_again() -> None:
 
 def test_lookups_without_an_address_are_failed_tries() -> None:
     async def story() -> None:
-        world = World()
+        world = ClientWorld()
         async with FakeServer() as server:
             unknown = (404, b'{"message":"TOPIC_NOT_FOUND"}')
             answers = [(500, b""), unknown, producers(server.address), (500, b"")]

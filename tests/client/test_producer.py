@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 import pytest
-from fake_server_kit import FakeServer, Manners, World, run, until, use_loop
+from fake_server_kit import ClientWorld, FakeServer, Manners, run, until, use_loop
 
 from penstock.client import AnswerLost, ConnectionOptions, Producer, ProducerOptions
 from penstock.client.producer import SendWindow
@@ -27,7 +27,7 @@ async def failure(waiting: Awaitable[None]) -> BaseException | None:
     return None
 
 
-def make(server: FakeServer, world: World, **options: int) -> Producer:
+def make(server: FakeServer, world: ClientWorld, **options: int) -> Producer:
     return Producer(
         server.address, options=ProducerOptions(**options), environment=world.environment
     )
@@ -35,7 +35,7 @@ def make(server: FakeServer, world: World, **options: int) -> Producer:
 
 def test_publishes() -> None:
     async def story() -> None:
-        async with FakeServer() as server, make(server, World()) as p:
+        async with FakeServer() as server, make(server, ClientWorld()) as p:
             await p.publish("t", b"one")
             await p.publish_many("t", [b"two", b"three"])
             await p.publish("t", b"later", defer_ms=1_500)
@@ -50,7 +50,7 @@ def test_publishes() -> None:
 
 def test_many_are_under_way_and_answered_in_order() -> None:
     async def story() -> None:
-        async with FakeServer(SILENT) as server, make(server, World()) as p:
+        async with FakeServer(SILENT) as server, make(server, ClientWorld()) as p:
             tasks = [asyncio.create_task(p.publish("t", b"%d" % i)) for i in range(5)]
             peer = await server.peer()
             await peer.wait_for("PUB", 5)
@@ -66,7 +66,7 @@ def test_many_are_under_way_and_answered_in_order() -> None:
 
 def test_what_is_under_way_is_bounded() -> None:
     async def story() -> None:
-        world = World()
+        world = ClientWorld()
         async with FakeServer(SILENT) as server, make(server, world, max_in_flight_count=3) as p:
             tasks = [asyncio.create_task(p.publish("t", b"%d" % i)) for i in range(8)]
             peer = await server.peer()
@@ -86,7 +86,10 @@ def test_what_is_under_way_is_bounded() -> None:
 
 def test_a_publish_that_nobody_waits_for_keeps_its_place_among_the_answers() -> None:
     async def story() -> None:
-        async with FakeServer(SILENT) as server, make(server, World(), max_in_flight_count=2) as p:
+        async with (
+            FakeServer(SILENT) as server,
+            make(server, ClientWorld(), max_in_flight_count=2) as p,
+        ):
             left = asyncio.create_task(p.publish("t", b"left"))
             kept = asyncio.create_task(p.publish("t", b"kept"))
             peer = await server.peer()
@@ -105,7 +108,7 @@ def test_a_publish_that_nobody_waits_for_keeps_its_place_among_the_answers() -> 
 
 def test_what_was_not_answered_when_the_connection_broke_is_not_sent_again() -> None:
     async def story() -> None:
-        async with FakeServer(SILENT) as server, make(server, World()) as p:
+        async with FakeServer(SILENT) as server, make(server, ClientWorld()) as p:
             lost = asyncio.create_task(p.publish("t", b"lost"))
             peer = await server.peer()
             await peer.wait_for("PUB")
@@ -123,7 +126,7 @@ def test_what_was_not_answered_when_the_connection_broke_is_not_sent_again() -> 
 
 def test_with_retry_it_is_sent_again_in_order() -> None:
     async def story() -> None:
-        async with FakeServer(SILENT) as server, make(server, World()) as p:
+        async with FakeServer(SILENT) as server, make(server, ClientWorld()) as p:
             tasks = [asyncio.create_task(p.publish("t", b"%d" % i, retry=True)) for i in range(3)]
             peer = await server.peer()
             await peer.wait_for("PUB", 3)
@@ -141,7 +144,7 @@ def test_with_retry_it_is_sent_again_in_order() -> None:
 
 def test_without_a_server_publishes_fail_at_once_unless_they_retry() -> None:
     async def story() -> None:
-        world = World()
+        world = ClientWorld()
         async with FakeServer() as server, make(server, world) as p:
             peer = await server.peer()
             await server.stop_listening()
@@ -172,7 +175,7 @@ def test_without_a_server_publishes_fail_at_once_unless_they_retry() -> None:
 )
 def test_refusals_say_what_to_do(text: bytes, kind: type[Exception]) -> None:
     async def story() -> None:
-        async with FakeServer(SILENT) as server, make(server, World()) as p:
+        async with FakeServer(SILENT) as server, make(server, ClientWorld()) as p:
             refused = asyncio.create_task(p.publish("t", b"refused"))
             behind = asyncio.create_task(p.publish("t", b"behind"))
             again = asyncio.create_task(p.publish("t", b"again", retry=True))
@@ -197,7 +200,7 @@ def test_refusals_say_what_to_do(text: bytes, kind: type[Exception]) -> None:
 
 def test_what_is_refused_for_now_is_retried_in_order_with_pauses() -> None:
     async def story() -> None:
-        world = World()
+        world = ClientWorld()
         async with FakeServer(SILENT) as server, make(server, world) as p:
             tasks = [asyncio.create_task(p.publish("t", b"%d" % i, retry=True)) for i in range(2)]
             for number in range(3):
@@ -241,7 +244,7 @@ def test_what_the_server_would_end_the_connection_over_is_refused_here() -> None
 def test_closing_waits_for_answers_and_ends_the_rest() -> None:
     async def story() -> None:
         async with FakeServer(SILENT) as server:
-            p = make(server, World(), max_in_flight_count=1)
+            p = make(server, ClientWorld(), max_in_flight_count=1)
             with pytest.raises(Closed, match="not started"):
                 await p.publish("t", b"x")
             await p.start()
@@ -265,7 +268,7 @@ def test_closing_waits_for_answers_and_ends_the_rest() -> None:
 
 def test_closing_without_a_connection_fails_what_would_be_retried() -> None:
     async def story() -> None:
-        world = World()
+        world = ClientWorld()
         async with FakeServer(SILENT) as server:
             p = make(server, world)
             await p.start()
@@ -283,7 +286,7 @@ def test_closing_without_a_connection_fails_what_would_be_retried() -> None:
 
 def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
     async def story() -> None:
-        async with FakeServer() as server, make(server, World()) as p:
+        async with FakeServer() as server, make(server, ClientWorld()) as p:
             (await server.peer()).ok()
             await server.peer(1)
             await p.publish("t", b"x")
@@ -360,7 +363,7 @@ def test_a_publish_leaves_the_window_once_though_admitting_others_raises(
     async def story() -> None:
         async with FakeServer() as server:
             options = ProducerOptions(max_in_flight_count=1)
-            environment = World().environment
+            environment = ClientWorld().environment
             async with Producer(server.address, options=options, environment=environment) as p:
                 monkeypatch.setattr(SendWindow, "admit", fail_once)
                 await asyncio.gather(p.publish("t", b"1"), p.publish("t", b"2", retry=True))
@@ -373,7 +376,7 @@ def test_a_publish_leaves_the_window_once_though_admitting_others_raises(
 def test_a_lasting_connection_makes_the_next_attempt_come_at_once() -> None:
     async def story() -> None:
         options = ProducerOptions(connection=ConnectionOptions(heartbeat_ms=1_000))
-        environment = World().environment
+        environment = ClientWorld().environment
         async with (
             FakeServer() as server,
             Producer(server.address, options=options, environment=environment) as p,

@@ -107,7 +107,7 @@ connections:
 
 
 @dataclass
-class World:
+class ControllerWorld:
     """A data folder on a file system, and the controllers that were opened of it."""
 
     fs: FileSystem

@@ -168,7 +168,7 @@ class NoListener:
     def on_space(self, queue: str) -> None: ...
 
 
-class World:
+class FlowQueueWorld:
     """A queue, its home and a clock."""
 
     def __init__(

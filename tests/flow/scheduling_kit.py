@@ -32,7 +32,7 @@ class Part:
         calls: Methods of the life cycle that were called, in order.
     """
 
-    world: World
+    world: SchedulerWorld
     queue: list[int] = field(default_factory=list)
     is_source: bool = False
     is_full: bool = False
@@ -114,7 +114,7 @@ class Flight:
         self.abandoned = True
 
 
-class World:
+class SchedulerWorld:
     """The scheduler, its clock, and a pool whose work takes virtual time."""
 
     def __init__(self, **options: int) -> None:

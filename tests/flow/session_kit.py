@@ -1,7 +1,7 @@
 """A small world for process sessions: queues and a FlowFile repository in memory, real content.
 
 The repository refuses what the real one refuses, and knows at every instant which FlowFile is in
-which queue; `World.check` says whether queues, journal and references to content agree.
+which queue; `SessionWorld.check` says whether queues, journal and references to content agree.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class FakeRepository:
 
 
 @dataclass
-class World:
+class SessionWorld:
     """One processor named `p` with inputs `a` and `b`, outputs for its relationships.
 
     Relationships: `success` -> `out`; `both` -> `out`, `copy`; `loop` -> `a` itself;

@@ -94,7 +94,7 @@ connections:
 """
 
 
-class World:
+class DataFolderWorld:
     """One data folder, opened and killed."""
 
     def __init__(self, folder: Path) -> None:
@@ -118,11 +118,11 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path) -> Iterator[DataFolderWorld]:
     Sink.seen.clear()
     Stuck.entered.clear()
     Stuck.go_on.clear()
-    world = World(tmp_path)
+    world = DataFolderWorld(tmp_path)
     yield world
     Stuck.go_on.set()
     for controller in world.open_ones:
@@ -134,7 +134,7 @@ def wait_seen(count: int) -> None:
         assert Sink.changed.wait_for(lambda: len(Sink.seen) >= count, 30)
 
 
-def test_a_flow_runs_and_ends_where_it_was(world: World) -> None:
+def test_a_flow_runs_and_ends_where_it_was(world: DataFolderWorld) -> None:
     controller = world.open()
     apply(controller, FLOW)
     assert {one.scheduling.state.value for one in controller.status().components} == {"stopped"}
@@ -147,7 +147,7 @@ def test_a_flow_runs_and_ends_where_it_was(world: World) -> None:
     assert sorted(Sink.seen, key=int) == [str(number) for number in range(10)]
 
 
-def test_flowfiles_wait_over_a_restart(world: World) -> None:
+def test_flowfiles_wait_over_a_restart(world: DataFolderWorld) -> None:
     controller = world.open()
     apply(controller, FLOW)
     controller.run_once("Make")
@@ -160,7 +160,7 @@ def test_flowfiles_wait_over_a_restart(world: World) -> None:
     wait_seen(10)
 
 
-def test_only_what_changed_stops(world: World) -> None:
+def test_only_what_changed_stops(world: DataFolderWorld) -> None:
     controller = world.open()
     apply(controller, FLOW)
     controller.start()
@@ -175,7 +175,7 @@ def test_only_what_changed_stops(world: World) -> None:
     assert controller.applied.revision == 2
 
 
-def test_what_is_refused_changes_nothing(world: World) -> None:
+def test_what_is_refused_changes_nothing(world: DataFolderWorld) -> None:
     controller = world.open()
     apply(controller, FLOW)
     controller.run_once("Make")
@@ -199,7 +199,9 @@ processors:
         controller.queue("Make.success -> Mark")
 
 
-def test_one_that_does_not_stop_keeps_a_change_out_until_it_is_terminated(world: World) -> None:
+def test_one_that_does_not_stop_keeps_a_change_out_until_it_is_terminated(
+    world: DataFolderWorld,
+) -> None:
     flow = FLOW.replace("Count: {type: Sink}", "Count: {type: Stuck}")
     controller = world.open()
     apply(controller, flow)
@@ -217,7 +219,7 @@ def test_one_that_does_not_stop_keeps_a_change_out_until_it_is_terminated(world:
     assert sorted(Sink.seen, key=int) == [str(number) for number in range(10)]
 
 
-def test_groups_funnels_and_ports_pass_on(world: World) -> None:
+def test_groups_funnels_and_ports_pass_on(world: DataFolderWorld) -> None:
     flow = """
 name: test
 processors:
@@ -248,7 +250,7 @@ connections:
     assert states["Count"] == "running"
 
 
-def test_a_secret_comes_from_the_environment(world: World) -> None:
+def test_a_secret_comes_from_the_environment(world: DataFolderWorld) -> None:
     flow = FLOW.replace("{type: Pass}", "{type: Pass, properties: {word: '#{word}'}}")
     flow += "parameters: {word: {env: WORD, sensitive: false}}\n"
     controller = world.open(WORD="from outside")
@@ -260,7 +262,7 @@ def test_a_secret_comes_from_the_environment(world: World) -> None:
 
 
 def test_bulletins_and_the_log_name_the_component(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: DataFolderWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     class_path = f"{__name__}:Failing"
     flow = FLOW.replace("{type: Pass}", f"{{type: '{class_path}'}}")
@@ -281,7 +283,7 @@ def test_bulletins_and_the_log_name_the_component(
     assert caplog.messages[-1] == f"queue {connection.name} ({connection.id}) is slow"
 
 
-def test_refusals_name_the_component(world: World) -> None:
+def test_refusals_name_the_component(world: DataFolderWorld) -> None:
     controller = world.open()
     apply(controller, FLOW)
     controller.start("Mark")
@@ -289,7 +291,7 @@ def test_refusals_name_the_component(world: World) -> None:
         controller.run_once("Mark")
 
 
-def test_bulletins_are_kept_from_the_level_that_the_processor_has(world: World) -> None:
+def test_bulletins_are_kept_from_the_level_that_the_processor_has(world: DataFolderWorld) -> None:
     class_path = f"{__name__}:Failing"
     flow = FLOW.replace("{type: Pass}", f"{{type: '{class_path}', bulletin_level: NONE}}")
     controller = world.open()
@@ -309,12 +311,12 @@ def test_bulletins_are_kept_from_the_level_that_the_processor_has(world: World) 
     ]
 
 
-def test_a_class_that_is_not_there_is_told_with_the_mend(world: World) -> None:
+def test_a_class_that_is_not_there_is_told_with_the_mend(world: DataFolderWorld) -> None:
     with pytest.raises(InvalidFlow, match=r"may not name module nowhere.at_all, because importing"):
         apply(world.open(), FLOW.replace("{type: Pass}", "{type: 'nowhere.at_all:Mark'}"))
 
 
-def test_a_start_that_fails_leaves_nothing_behind(world: World) -> None:
+def test_a_start_that_fails_leaves_nothing_behind(world: DataFolderWorld) -> None:
     world.open().close()
     (Path(world.folder) / "flow.json").write_bytes(b"{")
     before = set(threading.enumerate())
@@ -326,7 +328,7 @@ def test_a_start_that_fails_leaves_nothing_behind(world: World) -> None:
 
 
 def test_a_stored_flow_with_numbers_of_more_than_64_bits_opens(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: DataFolderWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Earlier releases stored any whole number; such a flow is refused only when it is applied."""
     controller = world.open()

@@ -13,7 +13,7 @@ from controller_kit import (
     CHANGED,
     KINDS,
     LINE,
-    World,
+    ControllerWorld,
     apply,
     check_conserved,
     id_of,
@@ -36,13 +36,13 @@ DAY_MS = 86_400_000
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(OsFileSystem(), str(tmp_path))
+def world(tmp_path: Path) -> Iterator[ControllerWorld]:
+    world = ControllerWorld(OsFileSystem(), str(tmp_path))
     yield world
     world.close()
 
 
-def test_commands_of_many_threads_lose_nothing(world: World) -> None:
+def test_commands_of_many_threads_lose_nothing(world: ControllerWorld) -> None:
     total = 2_000
     flow = LINE.replace("{type: Numbers}", f"{{type: Numbers, properties: {{total: {total}}}}}")
     controller = world.open()
@@ -111,7 +111,7 @@ class Held(Processor):
 
 def test_one_run_does_not_begin_in_the_middle_of_a_change(tmp_path: Path) -> None:
     fs = Hooked()
-    world = World(fs, str(tmp_path), kinds={**KINDS, "Pass": Held})
+    world = ControllerWorld(fs, str(tmp_path), kinds={**KINDS, "Pass": Held})
     controller = world.open()
     apply(controller, LINE)
     controller.run_once("Make")
@@ -133,7 +133,7 @@ def test_one_run_does_not_begin_in_the_middle_of_a_change(tmp_path: Path) -> Non
 
 def test_what_fills_the_disk_can_be_stopped(tmp_path: Path) -> None:
     fs = Hooked()
-    world = World(fs, str(tmp_path))
+    world = ControllerWorld(fs, str(tmp_path))
     controller = world.open()
     apply(controller, LINE)
     controller.start()
@@ -154,7 +154,7 @@ def test_what_fills_the_disk_can_be_stopped(tmp_path: Path) -> None:
     world.close()
 
 
-def test_it_is_closed_by_several_threads_while_others_use_it(world: World) -> None:
+def test_it_is_closed_by_several_threads_while_others_use_it(world: ControllerWorld) -> None:
     controller = world.open()
     apply(controller, LINE.replace("{type: Numbers}", "{type: Numbers, properties: {total: 500}}"))
     controller.start()
@@ -190,7 +190,7 @@ def test_it_is_closed_by_several_threads_while_others_use_it(world: World) -> No
     check_conserved(again, 500)
 
 
-def test_order_and_limits_change_under_a_running_flow(world: World) -> None:
+def test_order_and_limits_change_under_a_running_flow(world: ControllerWorld) -> None:
     controller = world.open()
     apply(controller, LINE)
     controller.run_once("Make")
@@ -214,7 +214,7 @@ def test_order_and_limits_change_under_a_running_flow(world: World) -> None:
     wait_counted(controller, 10)
 
 
-def test_a_limit_of_a_group_and_a_name_change_without_a_stop(world: World) -> None:
+def test_a_limit_of_a_group_and_a_name_change_without_a_stop(world: ControllerWorld) -> None:
     given = "8f14e45f-ceea-467f-9b1d-5f0d3a1c2b10"
     flow = LINE.replace("{type: Numbers}", f"{{type: Numbers, id: {given}}}")
     controller = world.open()
@@ -230,7 +230,7 @@ def test_a_limit_of_a_group_and_a_name_change_without_a_stop(world: World) -> No
     assert settled(controller) == dict.fromkeys(["Begin", "Pass", "End"], "running")
 
 
-def test_what_only_people_see_is_kept_too(world: World) -> None:
+def test_what_only_people_see_is_kept_too(world: ControllerWorld) -> None:
     controller = world.open()
     apply(controller, LINE)
     assert apply(controller, LINE + "labels: [{text: look here}]\n") == []
@@ -240,7 +240,9 @@ def test_what_only_people_see_is_kept_too(world: World) -> None:
     assert label.text == "look here"
 
 
-def test_a_connection_with_an_id_keeps_its_queue_where_it_leads_elsewhere(world: World) -> None:
+def test_a_connection_with_an_id_keeps_its_queue_where_it_leads_elsewhere(
+    world: ControllerWorld,
+) -> None:
     given = "8f14e45f-ceea-467f-9b1d-5f0d3a1c2b11"
     flow = LINE.replace("to: Pass}", f"to: Pass, id: {given}}}")
     controller = world.open()
@@ -256,7 +258,7 @@ def test_a_connection_with_an_id_keeps_its_queue_where_it_leads_elsewhere(world:
     assert check_conserved(controller, 10) == 10
 
 
-def test_a_funnel_that_runs_learns_of_new_connections(world: World) -> None:
+def test_a_funnel_that_runs_learns_of_new_connections(world: ControllerWorld) -> None:
     flow = """
 name: line
 processors:
@@ -281,7 +283,7 @@ connections:
     assert set(states(controller)) == {"Make", "End", "both"}
 
 
-def test_queues_that_no_flow_has_come_back_with_it(world: World, tmp_path: Path) -> None:
+def test_queues_that_no_flow_has_come_back_with_it(world: ControllerWorld, tmp_path: Path) -> None:
     controller = world.open()
     apply(controller, LINE)
     controller.run_once("Make")
@@ -302,7 +304,9 @@ def id_of_connection(controller: FlowController) -> str:
     return next(one.id for one in controller.status().connections if one.size.count)
 
 
-def test_a_lost_parameter_keeps_only_those_from_running_that_need_it(world: World) -> None:
+def test_a_lost_parameter_keeps_only_those_from_running_that_need_it(
+    world: ControllerWorld,
+) -> None:
     flow = LINE.replace("{type: Pass}", "{type: Pass, properties: {word: '#{word}'}}")
     flow = flow.replace("{type: Tally}", "{type: Tally, yield_duration: '#{rest}'}")
     flow += "parameters: {word: {env: WORD, sensitive: false}, "
@@ -343,7 +347,9 @@ def problems_of(controller: FlowController, name: str, wait_s: float = 0.5) -> s
     return "; ".join(plan.problems())
 
 
-def test_a_class_that_is_gone_keeps_only_its_processors_from_running(world: World) -> None:
+def test_a_class_that_is_gone_keeps_only_its_processors_from_running(
+    world: ControllerWorld,
+) -> None:
     controller = world.open()
     apply(controller, LINE)
     controller.start()
@@ -355,7 +361,7 @@ def test_a_class_that_is_gone_keeps_only_its_processors_from_running(world: Worl
     assert states(lost)["End"] in {"running", "starting"}
 
 
-def test_a_disabled_processor_says_so(world: World) -> None:
+def test_a_disabled_processor_says_so(world: ControllerWorld) -> None:
     controller = world.open()
     disabled = LINE.replace("{type: Pass}", "{type: Pass, enabled: false}")
     apply(controller, disabled)
@@ -392,7 +398,9 @@ connections:
 
 
 @pytest.mark.parametrize("catch_up", [True, False])
-def test_firing_times_missed_while_it_was_down_are_caught_up(world: World, catch_up: bool) -> None:
+def test_firing_times_missed_while_it_was_down_are_caught_up(
+    world: ControllerWorld, catch_up: bool
+) -> None:
     clock = Shifted()
     # So that no run of this test is at the time of firing.
     noon_ms = DAY_MS // 2

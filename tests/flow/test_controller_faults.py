@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from call_faults_kit import FAULTS
-from controller_kit import LINE, World, apply, queued, states, wait_counted
+from controller_kit import LINE, ControllerWorld, apply, queued, states, wait_counted
 
 from penstock.core.errors import Closed, PenstockError, Unavailable
 from penstock.core.threads import DEATHS, Deaths, OwnedThread
@@ -60,7 +60,7 @@ def test_a_change_that_could_not_be_kept_changes_nothing(
     tmp_path: Path, error: type[BaseException], after: bool
 ) -> None:
     fs = Faulty()
-    world = World(fs, str(tmp_path))
+    world = ControllerWorld(fs, str(tmp_path))
     controller = world.open()
     apply(controller, LINE)
     controller.start()
@@ -84,7 +84,7 @@ def test_a_start_that_could_not_be_kept_starts_nothing(
     tmp_path: Path, error: type[BaseException], after: bool
 ) -> None:
     fs = Faulty()
-    world = World(fs, str(tmp_path))
+    world = ControllerWorld(fs, str(tmp_path))
     controller = world.open()
     apply(controller, LINE)
     fs.error, fs.after = error, after
@@ -100,7 +100,7 @@ def test_a_start_that_could_not_be_kept_starts_nothing(
 @pytest.mark.parametrize("error", [one for one in FAULTS if issubclass(one, Exception)])
 def test_a_stop_that_could_not_be_kept_stops(tmp_path: Path, error: type[BaseException]) -> None:
     fs = Faulty()
-    world = World(fs, str(tmp_path))
+    world = ControllerWorld(fs, str(tmp_path))
     controller = world.open()
     apply(controller, LINE)
     controller.start()
@@ -121,7 +121,7 @@ def test_a_change_that_was_made_in_part_ends_the_process_and_is_completed_by_a_r
     after: bool,
     method: str,
 ) -> None:
-    world = World(OsFileSystem(), str(tmp_path))
+    world = ControllerWorld(OsFileSystem(), str(tmp_path))
     controller = world.open()
     apply(controller, LINE)
     controller.start()
@@ -151,7 +151,7 @@ def test_a_scheduler_that_does_not_answer_a_change_ends_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The change was half made, and the control thread went on with it."""
-    world = World(OsFileSystem(), str(tmp_path))
+    world = ControllerWorld(OsFileSystem(), str(tmp_path))
     controller = world.open()
     apply(controller, LINE)
 
@@ -196,7 +196,7 @@ def test_flowfiles_of_a_queue_that_could_not_be_made_come_when_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], method: str
 ) -> None:
     """The start found FlowFiles of a connection that no flow had, and it is applied again."""
-    world = World(OsFileSystem(), str(tmp_path))
+    world = ControllerWorld(OsFileSystem(), str(tmp_path))
     controller = world.open()
     apply(controller, LINE)
     controller.run_once("Make")
@@ -222,7 +222,7 @@ def test_flowfiles_of_a_queue_that_could_not_be_made_come_when_it_is(
 def test_an_error_of_the_scheduler_ends_it_and_answers_those_who_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(OsFileSystem(), str(tmp_path))
+    world = ControllerWorld(OsFileSystem(), str(tmp_path))
     controller = world.open()
     apply(controller, LINE)
     real = ScheduledComponent.clear_timers
@@ -260,7 +260,7 @@ def once(
 
 def test_a_parameter_of_a_file_that_cannot_exist_is_refused(tmp_path: Path) -> None:
     """The path of one flow file ended the process of all flows."""
-    world = World(OsFileSystem(), str(tmp_path))
+    world = ControllerWorld(OsFileSystem(), str(tmp_path))
     controller = world.open()
     with pytest.raises(InvalidFlow, match="no file can have this name"):
         apply(controller, LINE + 'parameters: {p: {file: "a\\0b"}}\n')
@@ -279,7 +279,7 @@ def test_a_flow_without_a_thread_for_swap_files_does_not_open(
             raise RuntimeError("can't start new thread")
         start(thread)
 
-    world = World(OsFileSystem(), str(tmp_path))
+    world = ControllerWorld(OsFileSystem(), str(tmp_path))
     with monkeypatch.context() as patched:
         patched.setattr(OwnedThread, "start", refuse)
         with pytest.raises(Unavailable, match=r"'flow-swap' \(can't start new thread\)"):
@@ -293,7 +293,7 @@ def test_a_flow_without_a_thread_for_swap_files_does_not_open(
 
 def test_work_on_swap_files_that_fails_is_counted(tmp_path: Path, deaths: Deaths) -> None:
     """Its exception ended in a future that nobody read."""
-    world = World(OsFileSystem(), str(tmp_path))
+    world = ControllerWorld(OsFileSystem(), str(tmp_path))
     controller = world.open()
     controller._queues._background(lambda: 1 // 0)
     world.close()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from controller_kit import LINE, World, apply, settled, states, wait_counted
+from controller_kit import LINE, ControllerWorld, apply, settled, states, wait_counted
 
 from penstock.core.errors import Conflict
 from penstock.flow.controller.controller import FlowController
@@ -34,8 +34,8 @@ def guard() -> Guard:
 
 
 @pytest.fixture
-def world(tmp_path: Path, guard: Guard) -> Iterator[World]:
-    made = World(OsFileSystem(), str(tmp_path))
+def world(tmp_path: Path, guard: Guard) -> Iterator[ControllerWorld]:
+    made = ControllerWorld(OsFileSystem(), str(tmp_path))
     controller = made.open()
     apply(controller, LINE)
     controller.start("Pass")
@@ -50,7 +50,9 @@ def held(controller: FlowController) -> list[str]:
     return list(controller.status().held)
 
 
-def test_a_start_leaves_them_stopped_and_keeps_what_should_run(world: World, guard: Guard) -> None:
+def test_a_start_leaves_them_stopped_and_keeps_what_should_run(
+    world: ControllerWorld, guard: Guard
+) -> None:
     controller = world.open()
     assert held(controller) == ["Pass", "End"]
     assert set(states(controller).values()) == {"stopped"}
@@ -62,7 +64,7 @@ def test_a_start_leaves_them_stopped_and_keeps_what_should_run(world: World, gua
     assert guard.releases == 0
 
 
-def test_each_is_started_or_stopped_by_itself(world: World, guard: Guard) -> None:
+def test_each_is_started_or_stopped_by_itself(world: ControllerWorld, guard: Guard) -> None:
     controller = world.open()
     controller.start("End")
     assert held(controller) == ["Pass"]
@@ -76,7 +78,7 @@ def test_each_is_started_or_stopped_by_itself(world: World, guard: Guard) -> Non
     assert guard.releases == 1
 
 
-def test_a_start_after_a_stop_of_all_is_told(world: World, guard: Guard) -> None:
+def test_a_start_after_a_stop_of_all_is_told(world: ControllerWorld, guard: Guard) -> None:
     controller = world.open()
     controller.stop()
     assert held(controller) == []
@@ -86,7 +88,7 @@ def test_a_start_after_a_stop_of_all_is_told(world: World, guard: Guard) -> None
     assert guard.releases == 1
 
 
-def test_a_changed_flow_starts_them(world: World, guard: Guard) -> None:
+def test_a_changed_flow_starts_them(world: ControllerWorld, guard: Guard) -> None:
     controller = world.open()
     with pytest.raises(Conflict):
         apply(

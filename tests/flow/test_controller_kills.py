@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 from controller_kit import (
     CHANGED,
-    World,
+    ControllerWorld,
     apply,
     check_conserved,
     number_in,
@@ -92,14 +92,14 @@ for _name in (
     setattr(SharedFileSystem, _name, _one_at_a_time(_name))
 
 
-def open_world(fs: SharedFileSystem) -> World:
+def open_world(fs: SharedFileSystem) -> ControllerWorld:
     repository = RepositoryOptions(snapshot_bytes=20_000)
     # Threads of a dead process may wait for what its file system does no more.
     options = ControllerOptions(repository=repository, close_limit_s=1.0)
-    return World(fs, "/flow", options=options)
+    return ControllerWorld(fs, "/flow", options=options)
 
 
-def let_go(world: World) -> None:
+def let_go(world: ControllerWorld) -> None:
     """End the threads of a dead process; its file system takes nothing any more."""
     for controller in world.opened:
         with suppress(PowerLoss, PenstockError):
@@ -144,7 +144,7 @@ def test_nothing_is_lost_or_doubled(seed: int) -> None:
     world.close()
 
 
-def run_until_dead(world: World, fs: SharedFileSystem) -> None:
+def run_until_dead(world: ControllerWorld, fs: SharedFileSystem) -> None:
     """Let the flow run, until its machine dies or it has come to its end."""
     try:
         controller = world.open()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from controller_kit import LINE, World, apply, wait_counted
+from controller_kit import LINE, ControllerWorld, apply, wait_counted
 
 from penstock.core.metrics import Sample
 from penstock.flow.controller.controller import FlowController
@@ -20,7 +20,7 @@ from penstock.storage.disk import OsFileSystem
 
 @pytest.fixture
 def controller(tmp_path: Path) -> Iterator[FlowController]:
-    world = World(OsFileSystem(), str(tmp_path))
+    world = ControllerWorld(OsFileSystem(), str(tmp_path))
     yield world.open()
     world.close()
 

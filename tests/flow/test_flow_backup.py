@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from controller_kit import World, apply, number_in, state_of, wait_counted
+from controller_kit import ControllerWorld, apply, number_in, state_of, wait_counted
 
 from penstock.core.clock import SystemClock
 from penstock.flow.controller.controller import ControllerOptions
@@ -45,7 +45,9 @@ class Silent:
 
 def test_a_copy_of_a_running_flow_drains_exactly(tmp_path: Path) -> None:
     data, clock = tmp_path / "data", SystemClock()
-    world = World(HoldingFileSystem(str(data), clock), str(data / "flow"), options=OPTIONS)
+    world = ControllerWorld(
+        HoldingFileSystem(str(data), clock), str(data / "flow"), options=OPTIONS
+    )
     (data / "flow").mkdir(parents=True)
     with MetadataStore.open(sqlite_url(data / "metadata.db")) as metadata:
         source = BackupSource(str(data), metadata, str(data / "segments"))
@@ -64,7 +66,7 @@ def test_a_copy_of_a_running_flow_drains_exactly(tmp_path: Path) -> None:
         finally:
             world.close()
     for target, counted in copies:
-        copy = World(OsFileSystem(), str(target / "data" / "flow"), options=OPTIONS)
+        copy = ControllerWorld(OsFileSystem(), str(target / "data" / "flow"), options=OPTIONS)
         controller = copy.open()
         try:
             assert number_in(state_of(controller, "End"), "count") >= counted

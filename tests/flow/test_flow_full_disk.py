@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from controller_kit import CHANGED, KINDS, World, apply, queued, states, tell
+from controller_kit import CHANGED, KINDS, ControllerWorld, apply, queued, states, tell
 from repository_kit import SMALL
 
 from penstock.core.errors import Unavailable
@@ -73,9 +73,11 @@ def fs() -> CrashableFileSystem:
 
 
 @pytest.fixture
-def world(fs: CrashableFileSystem) -> Iterator[World]:
+def world(fs: CrashableFileSystem) -> Iterator[ControllerWorld]:
     options = ControllerOptions(content=ContentOptions(min_free_bytes=RESERVE))
-    world = World(fs, "/flow", options=options, kinds={**KINDS, "Sink": Sink, "Source": Source})
+    world = ControllerWorld(
+        fs, "/flow", options=options, kinds={**KINDS, "Sink": Sink, "Source": Source}
+    )
     yield world
     world.close()
 
@@ -142,7 +144,9 @@ def test_what_comes_in_is_refused_and_what_moves_or_goes_is_not(
     assert kept
 
 
-def test_the_flow_that_filled_the_disk_drains_it(fs: CrashableFileSystem, world: World) -> None:
+def test_the_flow_that_filled_the_disk_drains_it(
+    fs: CrashableFileSystem, world: ControllerWorld
+) -> None:
     REFUSED.clear()
     flow = world.open()
     apply(flow, FLOW)

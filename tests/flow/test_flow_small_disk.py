@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from controller_kit import World, apply, state_of, wait_counted
+from controller_kit import ControllerWorld, apply, state_of, wait_counted
 
 from penstock.core.errors import Unavailable
 from penstock.flow.controller.controller import ControllerOptions
@@ -62,7 +62,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 def test_nothing_is_lost_while_the_disk_has_no_room(disk: Path) -> None:
     options = ControllerOptions(heap_bytes=1 << 20, stop_limit_s=10.0)
-    world = World(OsFileSystem(), str(disk / "flow"), options=options)
+    world = ControllerWorld(OsFileSystem(), str(disk / "flow"), options=options)
     try:
         controller = world.open()
         apply(controller, FLOW)

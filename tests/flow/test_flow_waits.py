@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from controller_kit import World, apply
+from controller_kit import ControllerWorld, apply
 from repository_kit import Opened
 
 from penstock.core.errors import Conflict, Dependency, Unavailable
@@ -244,15 +244,17 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def world(tmp_path: Path, made: list[NodeWorld]) -> Iterator[World]:
+def world(tmp_path: Path, made: list[NodeWorld]) -> Iterator[ControllerWorld]:
     del made  # it resets the processor
-    opened = World(OsFileSystem(), str(tmp_path))
+    opened = ControllerWorld(OsFileSystem(), str(tmp_path))
     opened.kinds = {**opened.kinds, "Sender": Sender, "Starter": Starter}
     yield opened
     opened.close()
 
 
-def test_the_controller_names_the_processor_and_forgets_it_when_it_stops(world: World) -> None:
+def test_the_controller_names_the_processor_and_forgets_it_when_it_stops(
+    world: ControllerWorld,
+) -> None:
     Sender.error = AWAY
     controller = world.open()
     apply(controller, FLOW)
@@ -280,7 +282,7 @@ STARTS = "name: starts\nprocessors:\n  Begin: {type: Starter, auto_terminated: s
 
 @pytest.mark.parametrize("is_removed", [False, True])
 def test_a_processor_that_cannot_start_waits_until_it_is_stopped_or_removed(
-    world: World, is_removed: bool
+    world: ControllerWorld, is_removed: bool
 ) -> None:
     controller = world.open()
     apply(controller, STARTS)
@@ -295,7 +297,9 @@ def test_a_processor_that_cannot_start_waits_until_it_is_stopped_or_removed(
     until(lambda: controller.waits() == ())
 
 
-def test_a_single_run_that_is_refused_does_not_end_the_wait_of_a_start(world: World) -> None:
+def test_a_single_run_that_is_refused_does_not_end_the_wait_of_a_start(
+    world: ControllerWorld,
+) -> None:
     controller = world.open()
     apply(controller, STARTS)
     controller.start()
@@ -308,7 +312,7 @@ def test_a_single_run_that_is_refused_does_not_end_the_wait_of_a_start(world: Wo
     assert after.since_ms == before.since_ms
 
 
-def test_a_single_run_that_cannot_be_prepared_leaves_no_wait(world: World) -> None:
+def test_a_single_run_that_cannot_be_prepared_leaves_no_wait(world: ControllerWorld) -> None:
     controller = world.open()
     apply(controller, STARTS)
     with pytest.raises(Conflict, match=r"did not run: .*no broker answers"):

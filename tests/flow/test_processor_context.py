@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from session_kit import World, full_disk
+from session_kit import SessionWorld, full_disk
 
 from penstock.core.errors import CorruptData, Dependency, InvalidRequest, Unavailable
 from penstock.flow.processor import (
@@ -61,8 +61,8 @@ class Host:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> SessionWorld:
+    return SessionWorld()
 
 
 @pytest.fixture
@@ -71,11 +71,11 @@ def host() -> Host:
 
 
 @pytest.fixture
-def context(world: World, host: Host) -> ProcessContext:
+def context(world: SessionWorld, host: Host) -> ProcessContext:
     return ProcessContext(ProcessorIdentity("p", "Greeter"), host, world.state, world.clock)
 
 
-def test_a_processor_of_fifteen_lines_works(world: World, context: ProcessContext) -> None:
+def test_a_processor_of_fifteen_lines_works(world: SessionWorld, context: ProcessContext) -> None:
     world.feed("a", b"1", name="Ada")
     world.feed("a", b"2")
     session = world.session()
@@ -107,7 +107,7 @@ def test_the_log_says_who_wrote(context: ProcessContext, caplog: pytest.LogCaptu
     assert caplog.messages == ["Greeter: took 3 files"]
 
 
-def test_state_is_changed_at_once_or_not_at_all(world: World) -> None:
+def test_state_is_changed_at_once_or_not_at_all(world: SessionWorld) -> None:
     state = world.state
     assert state.get() == {}
     before = state.get()
@@ -131,14 +131,14 @@ def test_state_is_changed_at_once_or_not_at_all(world: World) -> None:
 
 @pytest.mark.parametrize("wrong", [{"a": 1}, {1: "a"}, {"a": "x" * 2_000_000}])
 def test_state_that_is_no_map_of_text_or_too_large_is_refused(
-    world: World, wrong: dict[str, str]
+    world: SessionWorld, wrong: dict[str, str]
 ) -> None:
     with pytest.raises(InvalidRequest, match="state"):
         world.state.set(wrong)
     assert not world.repository.commits
 
 
-def test_damaged_state_is_named(world: World) -> None:
+def test_damaged_state_is_named(world: SessionWorld) -> None:
     world.repository.states["p"] = b"\xff"
     with pytest.raises(CorruptData, match="the state of p"):
         world.state.get()

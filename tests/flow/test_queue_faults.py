@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from call_faults_kit import FAULTS, Faults
 from fault_cases_kit import FaultCases, FaultPlan, count_single
-from flow_queue_kit import World, flowfile, ids
+from flow_queue_kit import FlowQueueWorld, flowfile, ids
 
 from penstock.flow.prioritizers import FirstInFirstOut, NewestFlowFileFirst
 from penstock.flow.queue import swap_cursors
@@ -27,7 +27,7 @@ EVERY = 53
 # Two of the six kinds of errors come at each call of a port; `make soak` has all.
 KIND_EVERY = 3
 Jobs = list[Callable[[], None]]
-Operation = Callable[[World, Jobs], PollResult | None]
+Operation = Callable[[FlowQueueWorld, Jobs], PollResult | None]
 
 
 @pytest.fixture(autouse=True)
@@ -42,61 +42,61 @@ def small(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(swap_cursors, "WINDOW_ROWS_MAX", 4)
 
 
-def poll(world: World, _jobs: Jobs) -> PollResult:
+def poll(world: FlowQueueWorld, _jobs: Jobs) -> PollResult:
     return world.queue.poll_many(30)
 
 
-def poll_where(world: World, _jobs: Jobs) -> PollResult:
+def poll_where(world: FlowQueueWorld, _jobs: Jobs) -> PollResult:
     return world.queue.poll_where(
         lambda one: FilterVerdict.ACCEPT if one.id % 2 else FilterVerdict.REJECT
     )
 
 
-def put(world: World, _jobs: Jobs) -> None:
+def put(world: FlowQueueWorld, _jobs: Jobs) -> None:
     world.queue.put_many([world.home.journal[number] for number in range(COUNT, COUNT + MORE)])
 
 
-def expire(world: World, _jobs: Jobs) -> PollResult:
+def expire(world: FlowQueueWorld, _jobs: Jobs) -> PollResult:
     return world.queue.expire()
 
 
-def drop(world: World, jobs: Jobs) -> None:
+def drop(world: FlowQueueWorld, jobs: Jobs) -> None:
     world.queue.drop(lambda attributes: attributes["kind"] == "k1")
     run_jobs(world, jobs)
 
 
-def drop_all(world: World, jobs: Jobs) -> None:
+def drop_all(world: FlowQueueWorld, jobs: Jobs) -> None:
     world.queue.drop()
     run_jobs(world, jobs)
 
 
-def run_jobs(_world: World, jobs: Jobs) -> None:
+def run_jobs(_world: FlowQueueWorld, jobs: Jobs) -> None:
     while jobs:
         jobs.pop(0)()
 
 
-def reorder(world: World, _jobs: Jobs) -> None:
+def reorder(world: FlowQueueWorld, _jobs: Jobs) -> None:
     world.order([NewestFlowFileFirst()])
 
 
-def look(world: World, _jobs: Jobs) -> None:
+def look(world: FlowQueueWorld, _jobs: Jobs) -> None:
     world.queue.listing.first(30)
     world.queue.listing.count_by("kind")
 
 
-def ask(world: World, _jobs: Jobs) -> None:
+def ask(world: FlowQueueWorld, _jobs: Jobs) -> None:
     world.queue.availability(world.clock.now_ms())
     world.queue.next_due_ms()
 
 
-def acknowledge(world: World, _jobs: Jobs) -> None:
+def acknowledge(world: FlowQueueWorld, _jobs: Jobs) -> None:
     """Count FlowFiles as gone, as a session does after its commit; the full queue gets space."""
     taken = world.queue.size
     world.queue.set_options(replace(OPTIONS, backpressure_count=taken.count))
     world.queue.acknowledge(taken.unacknowledged_count, taken.unacknowledged_bytes)
 
 
-def set_options(world: World, _jobs: Jobs) -> None:
+def set_options(world: FlowQueueWorld, _jobs: Jobs) -> None:
     world.queue.set_options(replace(OPTIONS, swap_threshold=1, swap_batch=2))
 
 
@@ -106,10 +106,10 @@ OPERATIONS: list[Operation] = [
 ]
 
 
-def filled() -> tuple[World, Jobs, set[int]]:
+def filled() -> tuple[FlowQueueWorld, Jobs, set[int]]:
     """Return a queue with FlowFiles in memory and in files, some of which are penalized or old."""
     jobs: Jobs = []
-    world = World(OPTIONS, [FirstInFirstOut()], background=jobs.append)
+    world = FlowQueueWorld(OPTIONS, [FirstInFirstOut()], background=jobs.append)
     world.clock.advance(ms=100_000)
     now = world.clock.now_ms()
     for start in range(0, COUNT, 12):
@@ -138,10 +138,10 @@ def filled() -> tuple[World, Jobs, set[int]]:
     return world, jobs, gone
 
 
-Arm = Callable[[World], AbstractContextManager[object]]
+Arm = Callable[[FlowQueueWorld], AbstractContextManager[object]]
 
 
-def check(operation: Operation, arm: Arm) -> World:
+def check(operation: Operation, arm: Arm) -> FlowQueueWorld:
     """Call it under faults; all FlowFiles come once afterwards, and nothing waits for ever."""
     world, jobs, gone = filled()
     home, queue = world.home, world.queue
@@ -211,14 +211,14 @@ def check_restore(plan: FaultPlan) -> Faults:
         before, *_ = filled()
         removed = {*before.home.swept, *before.home.removed}
         home = before.home.restarted(before.home.fs)
-        world = World(OPTIONS, [FirstInFirstOut()], home=home, clock=before.clock)
+        world = FlowQueueWorld(OPTIONS, [FirstInFirstOut()], home=home, clock=before.clock)
         restored = home.recovered()
         with plan.armed(world.faults):
             world.queue.restore(*restored)
         where = world.faults.raised
         if where:  # a process whose start fails begins anew
             again = home.restarted(home.fs)
-            world.queue = World(OPTIONS, home=again, clock=before.clock).queue
+            world.queue = FlowQueueWorld(OPTIONS, home=again, clock=before.clock).queue
             world.queue.restore(*again.recovered())
         world.clock.advance(ms=2_000)
         found: list[int] = []
@@ -254,7 +254,7 @@ def test_a_queue_whose_restoring_raised_is_restored_again(error: type[BaseExcept
 def test_after_a_memory_error_at_swap_in_every_flowfile_comes() -> None:
     options = QueueOptions(swap_threshold=200, swap_batch=200)
     for error in (MemoryError, RuntimeError):
-        world = World(options)
+        world = FlowQueueWorld(options)
         world.put(*(flowfile(number) for number in range(1_000)))
         found: list[int] = []
         for at in range(80):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from call_faults_kit import FAULTS
-from flow_queue_kit import ByNumber, FakeHome, World, flowfile, ids
+from flow_queue_kit import ByNumber, FakeHome, FlowQueueWorld, flowfile, ids
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -44,7 +44,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.expiration_ms = EXPIRATION_MS if expires else 0
         self.options = QueueOptions(threshold, batch, self.expiration_ms)
         self.jobs = []
-        self.world = World(self.options, background=self.jobs.append)
+        self.world = FlowQueueWorld(self.options, background=self.jobs.append)
         self.order = SortOrder(order)
         self.world.order(order)
         self.queued: dict[int, FlowFile] = {}
@@ -207,7 +207,9 @@ class QueueMachine(RuleBasedStateMachine):
         home = self.world.home.restarted(self.world.home.fs.crash(seed))
         clock = self.world.clock
         self.jobs.clear()
-        self.world = World(self.options, home=home, clock=clock, background=self.jobs.append)
+        self.world = FlowQueueWorld(
+            self.options, home=home, clock=clock, background=self.jobs.append
+        )
         # As a controller does: the order is known before anything is put.
         self.world.order(self.order.prioritizers)
         self.queue.restore(*home.recovered())

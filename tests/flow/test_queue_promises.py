@@ -8,7 +8,7 @@ from functools import partial
 
 import msgspec
 import pytest
-from flow_queue_kit import SMALL, ByNumber, FakeHome, World, flowfile, ids
+from flow_queue_kit import SMALL, ByNumber, FakeHome, FlowQueueWorld, flowfile, ids
 
 from penstock.core.errors import Conflict, InvalidRequest, Unavailable
 from penstock.flow.flowfile import FlowFile
@@ -30,7 +30,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(swap_cursors, "WINDOW_ROWS_MAX", 2)
 
 
-def swapped(world: World, count: int = 20, **fields: object) -> list[FlowFile]:
+def swapped(world: FlowQueueWorld, count: int = 20, **fields: object) -> list[FlowFile]:
     """Put so many that most are in swap files; they come in the order of their numbers."""
     made = [flowfile(number, **fields) for number in range(count)]
     for start in range(0, count, 4):
@@ -42,7 +42,7 @@ def swapped(world: World, count: int = 20, **fields: object) -> list[FlowFile]:
 
 
 def test_what_is_over_the_threshold_goes_to_swap_files_of_a_batch() -> None:
-    world = World()
+    world = FlowQueueWorld()
     swapped(world, 11)
     assert (world.queue.size.active_count, world.queue.size.swap_files) == (11, 0)
     world.put(flowfile(11))
@@ -52,7 +52,7 @@ def test_what_is_over_the_threshold_goes_to_swap_files_of_a_batch() -> None:
 
 
 def test_the_first_of_all_comes_first_from_any_depth() -> None:
-    world = World(prioritizers=[PriorityAttribute()])
+    world = FlowQueueWorld(prioritizers=[PriorityAttribute()])
     for number in range(40):
         world.put(flowfile(number, priority=(number * 7) % 40))
     assert world.queue.size.swap_files >= 3
@@ -64,7 +64,7 @@ def test_the_first_of_all_comes_first_from_any_depth() -> None:
 
 
 def test_a_new_order_holds_for_what_is_swapped_and_writes_nothing() -> None:
-    world = World(prioritizers=[FirstInFirstOut()])
+    world = FlowQueueWorld(prioritizers=[FirstInFirstOut()])
     swapped(world, 30)
     assert world.poll(3) == [0, 1, 2]
     files = world.home.attempts
@@ -77,10 +77,10 @@ def test_a_new_order_holds_for_what_is_swapped_and_writes_nothing() -> None:
 
 
 def test_after_a_restart_the_order_is_the_queue_s_whatever_the_files_are_sorted_by() -> None:
-    world = World(prioritizers=[FirstInFirstOut()])
+    world = FlowQueueWorld(prioritizers=[FirstInFirstOut()])
     swapped(world, 30)
     taken = world.poll(6)
-    again = World(home=world.home.restarted(world.home.fs.crash(1)))
+    again = FlowQueueWorld(home=world.home.restarted(world.home.fs.crash(1)))
     again.queue.set_prioritizers([ByNumber(4)])
     again.queue.restore(*again.home.recovered())
     assert again.queue.size.count == 30
@@ -89,22 +89,22 @@ def test_after_a_restart_the_order_is_the_queue_s_whatever_the_files_are_sorted_
 
 
 def test_a_restart_reads_no_rows() -> None:
-    world = World()
+    world = FlowQueueWorld()
     swapped(world, 30)
     home = world.home.restarted(world.home.fs)
-    again = World(home=home)
+    again = FlowQueueWorld(home=home)
     again.queue.restore(*home.recovered())
     assert (home.opened, again.queue.size.count) == (0, 30)
 
 
 def test_rows_done_with_are_not_there_after_a_restart() -> None:
-    world = World()
+    world = FlowQueueWorld()
     made = swapped(world, 30)
     gone = world.queue.poll_many(25).flowfiles
     for one in gone[8:]:
         world.home._leave(one.id)
     home = world.home.restarted(world.home.fs)
-    again = World(home=home)
+    again = FlowQueueWorld(home=home)
     again.queue.restore(*home.recovered())
     kept = [*made[:8], *made[25:]]
     assert again.queue.size.size_bytes == sum(one.size for one in kept)
@@ -112,7 +112,7 @@ def test_rows_done_with_are_not_there_after_a_restart() -> None:
 
 
 def test_reading_costs_no_write_and_letting_go_neither() -> None:
-    world = World()
+    world = FlowQueueWorld()
     swapped(world, 40)
     steps = world.home.fs.steps
     world.queue.listing.first(40)
@@ -123,7 +123,7 @@ def test_reading_costs_no_write_and_letting_go_neither() -> None:
 
 
 def test_memory_is_bounded_however_much_is_queued() -> None:
-    world = World(QueueOptions(50, 50), [PriorityAttribute()])
+    world = FlowQueueWorld(QueueOptions(50, 50), [PriorityAttribute()])
     for number in range(3_000):
         world.put(flowfile(number, priority=number * 7 % 1000))
         assert world.queue.size.active_count < 100
@@ -138,13 +138,13 @@ def test_memory_is_bounded_however_much_is_queued() -> None:
 
 
 def test_a_penalty_holds_in_swap_files_and_through_a_restart() -> None:
-    world = World()
+    world = FlowQueueWorld()
     now = world.clock.now_ms()
     swapped(world, 30, penalty_until_ms=now + 1_000)
     world.put(flowfile(99, penalty_until_ms=now + 500))
     assert world.queue.size.swap_files > 0
     home = world.home.restarted(world.home.fs)
-    again = World(home=home)
+    again = FlowQueueWorld(home=home)
     again.queue.restore(*home.recovered())
     assert again.poll() == []
     assert again.queue.availability(now) is Availability.PENALIZED
@@ -157,7 +157,7 @@ def test_a_penalty_holds_in_swap_files_and_through_a_restart() -> None:
     assert again.drain() == [*range(30)]
 
 
-def set_back(world: World, ms: int) -> None:
+def set_back(world: FlowQueueWorld, ms: int) -> None:
     """Let somebody set the machine's clock back; what is monotonic goes on."""
     world.clock._start_ms -= ms
 
@@ -167,7 +167,7 @@ HOUR_MS = 3_600_000
 
 @pytest.mark.parametrize("count", [3, 30], ids=["in memory", "in swap files"])
 def test_no_penalty_waits_longer_because_the_clock_was_set_back(count: int) -> None:
-    world = World()
+    world = FlowQueueWorld()
     now = world.clock.now_ms()
     swapped(world, count, penalty_until_ms=now + 30_000, queued_ms=now)
     assert bool(world.queue.size.swap_files) is (count == 30)
@@ -189,7 +189,7 @@ def test_no_penalty_waits_longer_because_the_clock_was_set_back(count: int) -> N
 
 
 def test_what_a_session_gives_back_after_the_clock_was_set_back_does_not_wait() -> None:
-    world = World()
+    world = FlowQueueWorld()
     now = world.clock.now_ms()
     world.put(flowfile(1, penalty_until_ms=now - 5, queued_ms=now - 10))
     taken = world.queue.poll_many(5).flowfiles
@@ -207,7 +207,7 @@ def test_what_a_session_gives_back_after_the_clock_was_set_back_does_not_wait() 
 
 
 def test_a_clock_that_is_adjusted_a_little_frees_nothing() -> None:
-    world = World()
+    world = FlowQueueWorld()
     now = world.clock.now_ms()
     world.put(flowfile(1, penalty_until_ms=now + 5_000, queued_ms=now))
     set_back(world, 500)
@@ -217,7 +217,7 @@ def test_a_clock_that_is_adjusted_a_little_frees_nothing() -> None:
 
 
 def test_penalized_ones_do_not_stand_in_the_way() -> None:
-    world = World()
+    world = FlowQueueWorld()
     now = world.clock.now_ms()
     world.put(flowfile(1, penalty_until_ms=now + 10), flowfile(2), flowfile(3))
     assert world.poll(5) == [2, 3]
@@ -230,7 +230,7 @@ def test_penalized_ones_do_not_stand_in_the_way() -> None:
 
 
 def test_expired_ones_are_reported_and_not_handed_out() -> None:
-    world = World(QueueOptions(8, 4, expiration_ms=100))
+    world = FlowQueueWorld(QueueOptions(8, 4, expiration_ms=100))
     now = world.clock.now_ms()
     world.put(flowfile(1, entry_ms=now - 101), flowfile(2, entry_ms=now - 100))
     polled = world.queue.poll_many(5)
@@ -239,7 +239,7 @@ def test_expired_ones_are_reported_and_not_handed_out() -> None:
 
 
 def test_swapped_ones_expire_without_being_loaded() -> None:
-    world = World(QueueOptions(8, 4, expiration_ms=1_000))
+    world = FlowQueueWorld(QueueOptions(8, 4, expiration_ms=1_000))
     made = swapped(world, 30, entry_ms=world.clock.now_ms())
     on_disk = world.queue.size.swapped_count
     world.clock.advance(ms=1_001)
@@ -261,7 +261,7 @@ def test_swapped_ones_expire_without_being_loaded() -> None:
 
 
 def test_a_queue_that_nobody_polls_expires_penalized_ones_too() -> None:
-    world = World(QueueOptions(8, 4, expiration_ms=100))
+    world = FlowQueueWorld(QueueOptions(8, 4, expiration_ms=100))
     now = world.clock.now_ms()
     swapped(world, 30, entry_ms=now, penalty_until_ms=now + 10_000)
     world.clock.advance(ms=101)
@@ -273,7 +273,7 @@ def test_a_queue_that_nobody_polls_expires_penalized_ones_too() -> None:
 
 
 def test_a_failed_swap_out_keeps_all_and_is_not_tried_at_every_put() -> None:
-    world = World()
+    world = FlowQueueWorld()
     world.home.is_full = True
     for number in range(40):
         world.put(flowfile(number))
@@ -292,7 +292,7 @@ def test_a_failed_swap_out_keeps_all_and_is_not_tried_at_every_put() -> None:
 
 
 def test_a_missing_file_costs_its_rows_and_blocks_nothing() -> None:
-    world = World(home=FakeHome())
+    world = FlowQueueWorld(home=FakeHome())
     swapped(world, 20)
     first = world.home.files["1.swap"]
     world.home.fs.unlink("/swap/1.swap")
@@ -306,7 +306,7 @@ def test_a_missing_file_costs_its_rows_and_blocks_nothing() -> None:
 
 
 def test_a_damaged_page_costs_its_rows() -> None:
-    world = World(home=FakeHome())
+    world = FlowQueueWorld(home=FakeHome())
     swapped(world, 20)
     file = world.home.files["2.swap"]
     content = world.home.fs.read_bytes("/swap/2.swap")
@@ -328,7 +328,7 @@ def test_a_file_that_cannot_be_read_now_is_tried_again() -> None:
             return super().open(file)
 
     home = Tired()
-    world = World(home=home)
+    world = FlowQueueWorld(home=home)
     swapped(world, 20)
     home.is_tired = True
     first = world.drain()
@@ -347,7 +347,7 @@ def test_a_file_that_cannot_be_read_now_is_tried_again() -> None:
 
 def test_the_next_window_is_read_before_the_present_one_is_used_up() -> None:
     jobs: list[Callable[[], None]] = []
-    world = World(background=jobs.append)
+    world = FlowQueueWorld(background=jobs.append)
     swapped(world, 40)
     found = world.poll(9)
     assert world.queue._read_ahead.windows_read == 0
@@ -357,7 +357,7 @@ def test_the_next_window_is_read_before_the_present_one_is_used_up() -> None:
         found += world.poll()
     assert found == [*range(40)]
     assert world.queue._read_ahead.windows_read > 5
-    late = World(background=jobs.append)
+    late = FlowQueueWorld(background=jobs.append)
     swapped(late, 40)
     assert late.drain() == [*range(40)]
     while jobs:  # a job that comes too late changes nothing
@@ -369,7 +369,7 @@ def test_the_next_window_is_read_before_the_present_one_is_used_up() -> None:
 
 
 def test_a_filter_reaches_into_swap_files_and_rejects_keep_their_place() -> None:
-    world = World()
+    world = FlowQueueWorld()
     swapped(world, 20)
     polled = world.queue.poll_where(
         lambda one: FilterVerdict.ACCEPT if one.id in {1, 9, 10} else FilterVerdict.REJECT
@@ -381,7 +381,7 @@ def test_a_filter_reaches_into_swap_files_and_rejects_keep_their_place() -> None
 
 
 def test_a_filter_that_stops_is_shown_no_more() -> None:
-    world = World()
+    world = FlowQueueWorld()
     swapped(world, 20)
     seen: list[int] = []
 
@@ -395,7 +395,7 @@ def test_a_filter_that_stops_is_shown_no_more() -> None:
 
 
 def test_a_filter_must_not_poll_its_queue() -> None:
-    world = World()
+    world = FlowQueueWorld()
     swapped(world, 5)
 
     def accept(one: FlowFile) -> FilterVerdict:
@@ -411,7 +411,7 @@ def test_a_filter_must_not_poll_its_queue() -> None:
 
 
 def test_looks_reach_into_swap_files() -> None:
-    world = World()
+    world = FlowQueueWorld()
     swapped(world, 30)
     world.poll(2)
     assert ids(world.queue.listing.first(25)) == [*range(2, 27)]
@@ -427,7 +427,7 @@ def test_looks_reach_into_swap_files() -> None:
 def test_a_search_by_one_attribute_makes_no_flowfiles_of_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = World()
+    world = FlowQueueWorld()
     swapped(world, 30)
     made: list[int] = []
     whole = columns.SwapPage.flowfiles
@@ -443,7 +443,7 @@ def test_a_search_by_one_attribute_makes_no_flowfiles_of_the_others(
 
 
 def test_a_drop_goes_through_memory_and_files_and_leaves_sessions_alone() -> None:
-    world = World()
+    world = FlowQueueWorld()
     swapped(world, 30)
     taken = world.poll(2)
     request = world.queue.drop()
@@ -457,7 +457,7 @@ def test_a_drop_goes_through_memory_and_files_and_leaves_sessions_alone() -> Non
 
 
 def test_a_selective_drop_keeps_order() -> None:
-    world = World()
+    world = FlowQueueWorld()
     swapped(world, 30)
     world.poll(3)
     request = world.queue.drop(AttributeIs("kind", "k1"))
@@ -467,7 +467,7 @@ def test_a_selective_drop_keeps_order() -> None:
 
 def test_a_drop_can_be_cancelled_and_told_why_it_failed() -> None:
     jobs: list[Callable[[], None]] = []
-    world = World(background=jobs.append)
+    world = FlowQueueWorld(background=jobs.append)
     swapped(world, 30)
     request = world.queue.drop()
     assert request.progress.state is DropState.WAITING
@@ -485,7 +485,7 @@ def test_a_drop_can_be_cancelled_and_told_why_it_failed() -> None:
 
 
 def test_a_drop_is_cancelled_between_files() -> None:
-    world = World()
+    world = FlowQueueWorld()
     swapped(world, 30)
     asked: list[int] = []
 
@@ -519,7 +519,7 @@ def test_back_pressure_counts_what_sessions_hold() -> None:
         def on_space(self, queue: str) -> None:
             self.heard.append(f"space {queue}")
 
-    world = World(QueueOptions(backpressure_count=3, backpressure_bytes=0))
+    world = FlowQueueWorld(QueueOptions(backpressure_count=3, backpressure_bytes=0))
     listener = world.queue.listener = Listener()
     world.put(flowfile(1), flowfile(2))
     assert not world.queue.is_full
@@ -538,7 +538,7 @@ def test_back_pressure_counts_what_sessions_hold() -> None:
 
 
 def test_what_was_not_polled_is_not_acknowledged() -> None:
-    world = World()
+    world = FlowQueueWorld()
     world.put(flowfile(1))
     world.poll()
     for count, size_bytes in ((2, 0), (-1, 0), (1, 999)):
@@ -548,21 +548,21 @@ def test_what_was_not_polled_is_not_acknowledged() -> None:
 
 
 def test_what_is_given_back_from_a_file_keeps_its_home_until_it_is_swapped_again() -> None:
-    world = World()
+    world = FlowQueueWorld()
     swapped(world, 30)
     taken = world.queue.poll_many(30).flowfiles
     world.queue.put_many(taken)
     world.queue.acknowledge(30, sum(one.size for one in taken))
     assert world.queue.size.count == 30
     home = world.home.restarted(world.home.fs)
-    again = World(home=home)
+    again = FlowQueueWorld(home=home)
     again.queue.restore(*home.recovered())
     assert again.drain() == world.drain() == [*range(30)]
 
 
 def test_the_last_one_of_a_window_given_back_comes_again() -> None:
     for taken in range(1, 20):
-        world = World()
+        world = FlowQueueWorld()
         swapped(world, 20)
         polled = world.queue.poll_many(taken).flowfiles
         last = polled[-1]
@@ -573,7 +573,7 @@ def test_the_last_one_of_a_window_given_back_comes_again() -> None:
 
 def test_the_last_one_of_a_window_given_back_and_swapped_again_comes_again() -> None:
     for taken in range(1, 20):
-        world = World()
+        world = FlowQueueWorld()
         swapped(world, 20)
         last = world.queue.poll_many(taken).flowfiles[-1]
         world.put(last, *(flowfile(n) for n in range(20, 32)))
@@ -590,7 +590,7 @@ def test_the_fattest_queue_swaps_out_when_all_together_hold_too_much(
     home = FakeHome()
     each = heap_bytes([flowfile(1)])
     budget = HeapBudget(20 * each)
-    world = World(QueueOptions(1_000, 1_000), home=home, budget=budget)
+    world = FlowQueueWorld(QueueOptions(1_000, 1_000), home=home, budget=budget)
     other = FlowFileQueue("other", home, world.clock, QueueOptions(1_000, 1_000), budget=budget)
     world.put(*(flowfile(n) for n in range(16)))
     assert world.queue.size.swap_files == 0
@@ -616,7 +616,7 @@ def test_a_queue_that_cannot_swap_out_fails_no_put_of_another(
 
     budget.join("broken", fail)
     budget.hold("broken", 15 * each)
-    world = World(QueueOptions(1_000, 1_000), budget=budget)
+    world = FlowQueueWorld(QueueOptions(1_000, 1_000), budget=budget)
     world.put(*(flowfile(n) for n in range(16)))
     assert "broken could not swap out" in caplog.text
     assert world.drain() == [*range(16)]
@@ -625,7 +625,7 @@ def test_a_queue_that_cannot_swap_out_fails_no_put_of_another(
 
 def test_large_attributes_count_by_their_length() -> None:
     budget = HeapBudget(1_000_000)
-    world = World(QueueOptions(1_000, 1_000), budget=budget)
+    world = FlowQueueWorld(QueueOptions(1_000, 1_000), budget=budget)
     made = [FlowFile(n, {"large": "x" * 10_000}) for n in range(300)]
     world.put(*made)
     assert budget.used_bytes < 3_300_000
@@ -636,7 +636,7 @@ def test_large_attributes_count_by_their_length() -> None:
 
 def test_what_was_read_ahead_of_a_swap_file_does_not_count_when_it_is_dropped() -> None:
     budget = HeapBudget(1 << 30)
-    world = World(QueueOptions(10, 10), budget=budget)
+    world = FlowQueueWorld(QueueOptions(10, 10), budget=budget)
     world.put(*(flowfile(n) for n in range(50)))
     assert world.poll(25) == [*range(25)]
     used = budget.used_bytes
@@ -648,7 +648,7 @@ def test_what_was_read_ahead_of_a_swap_file_does_not_count_when_it_is_dropped() 
 
 def test_few_flowfiles_with_huge_attributes_swap_out_too() -> None:
     budget = HeapBudget(10 << 20)
-    world = World(QueueOptions(1_000, 1_000), budget=budget)
+    world = FlowQueueWorld(QueueOptions(1_000, 1_000), budget=budget)
     world.put(*(FlowFile(n, {"huge": "x" * (2 << 20)}) for n in range(12)))
     assert budget.used_bytes <= 10 << 20
     assert world.queue.size.swapped_count >= 7
@@ -679,7 +679,7 @@ def test_queues_that_cannot_swap_out_are_not_asked_at_every_put() -> None:
 
 def test_a_crash_while_swapping_out_loses_nothing() -> None:
     for step in range(1, 9):
-        world = World()
+        world = FlowQueueWorld()
         for number in range(0, 8, 4):
             world.put(*(flowfile(n) for n in range(number, number + 4)))
         fs: CrashableFileSystem = world.home.fs
@@ -687,7 +687,7 @@ def test_a_crash_while_swapping_out_loses_nothing() -> None:
         with contextlib.suppress(PowerLoss):
             world.put(*(flowfile(n) for n in range(8, 12)))
         home = world.home.restarted(fs.crash(step))
-        again = World(home=home)
+        again = FlowQueueWorld(home=home)
         again.queue.restore(*home.recovered())
         assert again.drain() == [*range(12)], step
 

@@ -35,7 +35,7 @@ Where = dict[int, str]  # the queue of each FlowFile, by its id
 
 
 @dataclass
-class World:
+class RepositoryWorld:
     """A repository with FlowFiles in memory, in a swap file, and in memory out of it."""
 
     faults: Faults = field(default_factory=Faults)
@@ -92,8 +92,8 @@ class World:
 class Operation:
     """A call of the repository, and the queue of each FlowFile afterwards."""
 
-    do: Callable[[World], None]
-    after: Callable[[World], Where] = lambda world: world.where
+    do: Callable[[RepositoryWorld], None]
+    after: Callable[[RepositoryWorld], Where] = lambda world: world.where
     durable: bool = True
 
 
@@ -101,50 +101,50 @@ class Operation:
 class ProcessOperation:
     """A start or an end of the process, after which the FlowFiles are where they were."""
 
-    do: Callable[[World], None]
-    prepare: Callable[[World], None] = lambda world: None
+    do: Callable[[RepositoryWorld], None]
+    prepare: Callable[[RepositoryWorld], None] = lambda world: None
 
 
-def swap_out(world: World) -> None:
+def swap_out(world: RepositoryWorld) -> None:
     world.opened.repository.swap_store.swap_out("in", world.memory, "order")
     world.memory = []
 
 
-def swap_out_again(world: World) -> None:
+def swap_out_again(world: RepositoryWorld) -> None:
     world.opened.repository.swap_store.swap_out("in", world.loaded, "order")
     world.loaded = []
 
 
-def discard(world: World) -> None:
+def discard(world: RepositoryWorld) -> None:
     world.opened.repository.swap_store.discard(world.file)
 
 
-def discarded(world: World) -> Where:
+def discarded(world: RepositoryWorld) -> Where:
     away = {one.id for one in world.away}
     return {number: queue for number, queue in world.where.items() if number not in away}
 
 
-def drop_row(world: World) -> None:
+def drop_row(world: RepositoryWorld) -> None:
     (claim,) = [one.claim for one in world.away[:1]]
     assert claim is not None
     world.opened.repository.swap_store.drop_rows(world.file, [2], {claim.resource: 1})
 
 
-def without(world: World, *flowfiles: FlowFile) -> Where:
+def without(world: RepositoryWorld, *flowfiles: FlowFile) -> Where:
     gone = {one.id for one in flowfiles}
     return {number: queue for number, queue in world.where.items() if number not in gone}
 
 
-def remove(world: World) -> None:
+def remove(world: RepositoryWorld) -> None:
     world.opened.repository.swap_store.remove(world.memory[:2])
 
 
-def lose_row(world: World) -> None:
+def lose_row(world: RepositoryWorld) -> None:
     """Find that a row cannot be read, which is recorded by a commit."""
     world.opened.repository.swap_store.damaged(world.file, [2], "a page is damaged")
 
 
-def read_swapped(world: World) -> None:
+def read_swapped(world: RepositoryWorld) -> None:
     reader = world.opened.repository.swap_store.open(world.file)
     try:
         assert len(reader.read(0, 4).flowfiles) == 4
@@ -152,18 +152,18 @@ def read_swapped(world: World) -> None:
         reader.close()
 
 
-def close(world: World) -> None:
+def close(world: RepositoryWorld) -> None:
     try:
         world.opened.repository.close()
     finally:
         world.opened.content.close()
 
 
-def prepare_end(world: World) -> None:
+def prepare_end(world: RepositoryWorld) -> None:
     world.opened.close()
 
 
-def prepare_kill(world: World) -> None:
+def prepare_kill(world: RepositoryWorld) -> None:
     """Kill the process, which leaves files that no record mentions."""
     world.faults.unclosed.clear()
     world.opened.content.put(b"never committed")
@@ -172,7 +172,7 @@ def prepare_kill(world: World) -> None:
         world.disk.create(f"{REPOSITORY}/{name}").close()
 
 
-def start(world: World) -> None:
+def start(world: RepositoryWorld) -> None:
     """Open content and repository, and close them again."""
     port, clock = world.port(), VirtualClock()
     content = ContentRepository.open(CONTENT, fs=port, clock=clock, options=SMALL_CONTENT)
@@ -227,7 +227,12 @@ def found(fs: CrashableFileSystem) -> Where:
 
 
 def attempt(
-    world: World, operation: Operation, error: type[BaseException], at: int, *, after: bool
+    world: RepositoryWorld,
+    operation: Operation,
+    error: type[BaseException],
+    at: int,
+    *,
+    after: bool,
 ) -> bool:
     """Do it with a fault at a call; say whether it returned."""
     done = False
@@ -249,7 +254,7 @@ def test_flowfiles_are_in_the_queues_that_the_call_reported(
     operation = OPERATIONS[name]
     at, raised = 0, True
     while raised:
-        world = World()
+        world = RepositoryWorld()
         done = attempt(world, operation, error, at, after=after)
         raised = bool(world.faults.raised)
         where = f"{error.__name__} at call {at}, {world.faults.raised}"
@@ -260,7 +265,7 @@ def test_flowfiles_are_in_the_queues_that_the_call_reported(
 
 
 def check_reported(
-    world: World, operation: Operation, seed: int, *, done: bool, stops: bool, where: str
+    world: RepositoryWorld, operation: Operation, seed: int, *, done: bool, stops: bool, where: str
 ) -> None:
     """Check that FlowFiles are where the call said; or the repository has stopped, if it may."""
     possible = [world.where, operation.after(world)]
@@ -300,7 +305,7 @@ def test_a_disk_that_fails_for_a_while_never_stops_the_repository(
     operation = OPERATIONS[name]
     at, raised = 0, True
     while raised:
-        world = World(faults=FailingDisk())
+        world = RepositoryWorld(faults=FailingDisk())
         done = attempt(world, operation, error, at, after=False)
         raised = bool(world.faults.raised)
         where = f"{error.__name__} from call {at} on, {world.faults.raised}"
@@ -311,7 +316,7 @@ def test_a_disk_that_fails_for_a_while_never_stops_the_repository(
 
 def check_process(name: str, plan: FaultPlan) -> Faults:
     """Check that a start, or an end, that raised leaves files from which the next start begins."""
-    operation, world = PROCESS_OPERATIONS[name], World()
+    operation, world = PROCESS_OPERATIONS[name], RepositoryWorld()
     operation.prepare(world)
     with plan.armed(world.faults):
         try:
@@ -330,7 +335,7 @@ def check_process(name: str, plan: FaultPlan) -> Faults:
 
 def check_lost_row(plan: FaultPlan) -> Faults:
     """Check that a damaged row is lost or found damaged again, and nothing else changes."""
-    world = World()
+    world = RepositoryWorld()
     with plan.armed(world.faults):
         try:
             lose_row(world)
@@ -349,7 +354,7 @@ def check(name: str, plan: FaultPlan) -> Faults:
         return check_process(name, plan)
     if name == LOST_ROW:
         return check_lost_row(plan)
-    operation, world, done = OPERATIONS[name], World(), False
+    operation, world, done = OPERATIONS[name], RepositoryWorld(), False
     with plan.armed(world.faults):
         try:
             operation.do(world)
@@ -402,7 +407,7 @@ def test_a_crash_after_an_exception_finds_all_that_was_to_happen_or_nothing(
     operation = OPERATIONS[name]
     at, raised = 0, True
     while raised:
-        world = World()
+        world = RepositoryWorld()
         done = attempt(world, operation, error, at, after=after)
         raised = bool(world.faults.raised)
         where = f"{error.__name__} at call {at}, {world.faults.raised}"

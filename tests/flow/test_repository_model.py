@@ -35,7 +35,7 @@ QUEUES = ("a", "b", "c")
 
 
 @dataclass(frozen=True)
-class World:
+class CommittedState:
     """The state after some commit."""
 
     flowfiles: dict[int, tuple[str, FlowFile]] = field(default_factory=dict)
@@ -49,8 +49,8 @@ class RepositoryMachine(RuleBasedStateMachine):
     def start(self) -> None:
         self.contents: dict[ContentClaim, bytes] = {}
         self.number = 0
-        self.history = [World()]  # since the last one that is durable
-        self.undecided: list[World] = []  # of commits that were undone
+        self.history = [CommittedState()]  # since the last one that is durable
+        self.undecided: list[CommittedState] = []  # of commits that were undone
         self.discarded = False  # content of rows whose file is not done with stays
         self.begin(CrashableFileSystem())
 
@@ -61,7 +61,7 @@ class RepositoryMachine(RuleBasedStateMachine):
         self.files: dict[str, tuple[SwapFileInfo, dict[int, int]]] = {}  # rows that are not loaded
 
     @property
-    def world(self) -> World:
+    def world(self) -> CommittedState:
         return self.history[-1]
 
     def in_memory(self, queue: str | None = None) -> list[int]:
@@ -84,7 +84,9 @@ class RepositoryMachine(RuleBasedStateMachine):
         self, changes: Changes, after: dict[int, tuple[str, FlowFile]], *, durable: bool = False
     ) -> None:
         states = {**self.world.states, **changes.states}
-        world = World(after, {key: value for key, value in states.items() if value is not None})
+        world = CommittedState(
+            after, {key: value for key, value in states.items() if value is not None}
+        )
         try:
             self.opened.repository.commit(changes, durable=durable)
         except Unavailable:
@@ -107,7 +109,7 @@ class RepositoryMachine(RuleBasedStateMachine):
 
         self.attempt(let_go)
 
-    def advance(self, world: World, *, durable: bool) -> None:
+    def advance(self, world: CommittedState, *, durable: bool) -> None:
         self.history.append(world)
         if durable:
             self.history = [world]
@@ -243,7 +245,7 @@ class RepositoryMachine(RuleBasedStateMachine):
                 claims[claim.resource] = claims.get(claim.resource, 0) + 1
         home = self.opened.repository.swap_store
         commits = self.opened.repository.statistics().commits
-        world = World(after, self.world.states)
+        world = CommittedState(after, self.world.states)
         self.discarded |= damage or whole
         try:
             if damage:
@@ -342,7 +344,7 @@ class RepositoryMachine(RuleBasedStateMachine):
             for queue in QUEUES
             if (state := self.opened.repository.state(queue)) is not None
         }
-        world = World(found, states)
+        world = CommittedState(found, states)
         if newest:
             assert world == self.world
         assert world in self.history or world in self.undecided

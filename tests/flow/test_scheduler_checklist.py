@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from scheduling_kit import World
+from scheduling_kit import SchedulerWorld
 
 from penstock.flow.controller.component_connections import (
     Input,
@@ -35,7 +35,7 @@ def cron(text: str, missed: MissedRunPolicy = MissedRunPolicy.SKIP) -> Component
 
 
 def test_a_period_of_2_s_and_work_of_3_s_start_5_s_apart() -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.started("source", every("2 sec"), is_source=True, takes_s=3)
     world.advance(16)
     assert part.starts_s == [0, 5, 10, 15]
@@ -45,7 +45,7 @@ def test_a_period_of_2_s_and_work_of_3_s_start_5_s_apart() -> None:
 def test_an_empty_input_is_not_triggered_and_not_even_looked_at_again(
     schedule: ComponentSchedule,
 ) -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.started("idle", schedule)
     looks = part.looks
     world.advance(3_600)
@@ -55,7 +55,7 @@ def test_an_empty_input_is_not_triggered_and_not_even_looked_at_again(
 
 
 def test_a_long_period_waits_for_work_and_is_counted_from_the_end_of_the_run() -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.started("slow", every("1000 sec"), takes_s=1)
     world.advance(1_500)
     world.put("slow")
@@ -97,7 +97,7 @@ def test_room_is_asked_of_all_relationships_or_of_one_and_loops_do_not_count() -
 
 
 def test_a_full_destination_holds_the_component_back_until_there_is_room() -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.started("source", EVENT, is_full=True)
     world.put("source")
     world.advance(100)
@@ -110,21 +110,21 @@ def test_a_full_destination_holds_the_component_back_until_there_is_room() -> No
 
 
 def test_cron_every_5_s_with_work_of_10_s_starts_every_15_s() -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.started("cron", cron("0/5 * * * * ?"), is_source=True, takes_s=10)
     world.advance(60)
     assert part.starts_s == [5, 20, 35, 50]
 
 
 def test_cron_every_10_min_with_work_of_15_min_skips_what_passed() -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.started("cron", cron("0 0/10 * * * ?"), is_source=True, takes_s=900)
     world.advance(2_400)
     assert part.starts_s == [600, 1_800]
 
 
 def test_cron_with_catch_up_runs_once_for_all_that_passed() -> None:
-    world = World()
+    world = SchedulerWorld()
     schedule = cron("0/5 * * * * ?", MissedRunPolicy.ONCE)
     part = world.started("cron", schedule, is_source=True, takes_s=12)
     world.advance(20)
@@ -133,7 +133,7 @@ def test_cron_with_catch_up_runs_once_for_all_that_passed() -> None:
 
 
 def test_cron_without_input_at_its_time_waits_for_the_next_time() -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.started("cron", cron("0 * * * * ?"))
     world.advance(61)
     world.put("cron")
@@ -144,7 +144,7 @@ def test_cron_without_input_at_its_time_waits_for_the_next_time() -> None:
 
 
 def test_cron_catches_up_what_passed_while_nothing_ran() -> None:
-    world = World()
+    world = SchedulerWorld()
     now_ms = world.clock.now_ms()
     expression = CronExpression.parse("0 0 * * * ?")
     for missed, name in ((MissedRunPolicy.ONCE, "once"), (MissedRunPolicy.SKIP, "skip")):
@@ -165,7 +165,7 @@ def test_cron_catches_up_what_passed_while_nothing_ran() -> None:
 
 @pytest.mark.parametrize("missed", MissedRunPolicy)
 def test_cron_goes_on_after_the_clock_was_set_back(missed: MissedRunPolicy) -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.started("cron", cron("0 * * * * ?", missed), is_source=True)
     world.advance(600)
     assert len(part.starts_s) == 10
@@ -180,7 +180,7 @@ def test_cron_goes_on_after_the_clock_was_set_back(missed: MissedRunPolicy) -> N
 
 
 def test_cron_goes_on_after_an_exception_and_without_a_next_time_it_stays() -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.started("cron", cron("0/5 * * * * ?"), is_source=True)
     part.outcomes = [RuntimeError("boom")]
     world.advance(11)
@@ -195,7 +195,7 @@ def test_cron_goes_on_after_an_exception_and_without_a_next_time_it_stays() -> N
 def test_after_a_yield_it_runs_when_yield_and_period_are_over(
     schedule: ComponentSchedule, expected: float
 ) -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.started("yields", schedule)
     part.outcomes = [RunOutcome(yield_ms=1_000)]
     world.put("yields")
@@ -206,7 +206,7 @@ def test_after_a_yield_it_runs_when_yield_and_period_are_over(
 
 
 def test_an_unexpected_exception_keeps_it_from_running_for_1_s() -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.started("fails", TIMER_0)
     part.outcomes = [RuntimeError("boom")]
     world.put("fails")
@@ -216,7 +216,7 @@ def test_an_unexpected_exception_keeps_it_from_running_for_1_s() -> None:
 
 
 def test_after_an_unexpected_exception_penalized_flowfiles_wait_for_their_time() -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.started("fails", TIMER_0)
     world.put("fails", penalty_ms=30_000)  # as the rollback leaves it
     world.advance(60)
@@ -224,7 +224,7 @@ def test_after_an_unexpected_exception_penalized_flowfiles_wait_for_their_time()
 
 
 def test_an_expected_failure_does_not_keep_others_waiting() -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.started("fails", TIMER_0, takes_s=0.5)
     part.outcomes = [ProcessError("not now")]
     world.put("fails", 2)
@@ -235,7 +235,7 @@ def test_an_expected_failure_does_not_keep_others_waiting() -> None:
 
 
 def test_the_earliest_of_many_penalties_rings() -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.started("waits", EVENT)
     world.put("waits", penalty_ms=30_000)
     world.advance(1)

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scheduling_kit import World
+from scheduling_kit import SchedulerWorld
 
 from penstock.core.errors import InvalidRequest
 from penstock.flow.errors import ProcessError
@@ -19,7 +19,7 @@ from penstock.testing.clock import VirtualClock
 
 
 def test_components_take_turns_and_tasks_of_one_do_not_pass_the_others() -> None:
-    world = World(threads=2)
+    world = SchedulerWorld(threads=2)
     for name, tasks in (("greedy", 8), ("b", 1), ("c", 1)):
         world.started(name, ComponentSchedule(concurrent_tasks=tasks), is_source=True, takes_s=1)
     world.advance(30)
@@ -29,7 +29,7 @@ def test_components_take_turns_and_tasks_of_one_do_not_pass_the_others() -> None
 
 
 def test_a_component_cannot_have_all_threads() -> None:
-    world = World(threads=4)
+    world = SchedulerWorld(threads=4)
     world.started("stuck", ComponentSchedule(concurrent_tasks=50), is_source=True, takes_s=10_000)
     other = world.started("other", is_source=True, takes_s=1)
     world.advance(10.5)
@@ -39,7 +39,7 @@ def test_a_component_cannot_have_all_threads() -> None:
 
 
 def test_concurrent_tasks_bound_threads_in_a_component() -> None:
-    world = World(threads=10)
+    world = SchedulerWorld(threads=10)
     part = world.started("two", ComponentSchedule(concurrent_tasks=2), takes_s=1, takes_flowfiles=1)
     world.put("two", 6)
     world.advance(0.5)
@@ -49,7 +49,7 @@ def test_concurrent_tasks_bound_threads_in_a_component() -> None:
 
 
 def test_a_group_has_no_more_threads_than_its_limit_and_others_go_on() -> None:
-    world = World(threads=10)
+    world = SchedulerWorld(threads=10)
     world.done(world.scheduler.limit_group("g", 2))
     for number in range(5):
         schedule = ComponentSchedule(groups=("root", "g"))
@@ -66,7 +66,7 @@ def test_a_group_has_no_more_threads_than_its_limit_and_others_go_on() -> None:
 
 
 def test_room_in_a_group_is_not_kept_by_one_that_an_inner_group_holds_back() -> None:
-    world = World(threads=10)
+    world = SchedulerWorld(threads=10)
     world.done(world.scheduler.limit_group("outer", 2))
     world.done(world.scheduler.limit_group("inner", 1))
     for name in ("a", "b", "c"):
@@ -80,7 +80,7 @@ def test_room_in_a_group_is_not_kept_by_one_that_an_inner_group_holds_back() -> 
 
 @pytest.mark.parametrize("threads", [0, -1])
 def test_limits_are_1_or_more(threads: int) -> None:
-    world = World()
+    world = SchedulerWorld()
     for request in (
         world.scheduler.limit_group("g", threads),
         world.scheduler.resize(threads),
@@ -90,7 +90,7 @@ def test_limits_are_1_or_more(threads: int) -> None:
 
 
 def test_the_pool_grows_and_shrinks() -> None:
-    world = World(threads=1)
+    world = SchedulerWorld(threads=1)
     for name in "abcd":
         world.started(name, is_source=True, takes_s=1)
     world.done(world.scheduler.resize(4))
@@ -102,7 +102,7 @@ def test_the_pool_grows_and_shrinks() -> None:
 
 
 def test_more_threads_are_used_at_once_by_one_that_was_held_by_its_share() -> None:
-    world = World(threads=2)
+    world = SchedulerWorld(threads=2)
     world.started("a", ComponentSchedule(concurrent_tasks=3), is_source=True, takes_s=100)
     assert world.statistics("a").active_tasks == 1
     world.done(world.scheduler.resize(8))
@@ -110,7 +110,7 @@ def test_more_threads_are_used_at_once_by_one_that_was_held_by_its_share() -> No
 
 
 def test_one_that_has_work_and_does_nothing_rests_longer_and_longer() -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.started("picky", outcomes=[NOTHING_DONE] * 100, is_source=True)
     world.advance(10)
     gaps = [later - earlier for earlier, later in pairwise(part.starts_s)]
@@ -120,7 +120,7 @@ def test_one_that_has_work_and_does_nothing_rests_longer_and_longer() -> None:
 
 
 def test_an_event_ends_a_rest_and_work_done_forgets_it() -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.started("picky", outcomes=[NOTHING_DONE] * 9)
     world.put("picky")
     world.advance(2)
@@ -138,7 +138,7 @@ def test_an_event_ends_a_rest_and_work_done_forgets_it() -> None:
 
 
 def test_an_event_during_a_run_that_does_nothing_is_not_lost() -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.started("picky", outcomes=[NOTHING_DONE] * 4, takes_s=1)
     world.put("picky")
     world.advance(0.5)
@@ -148,7 +148,7 @@ def test_an_event_during_a_run_that_does_nothing_is_not_lost() -> None:
 
 
 def test_a_burst_of_events_is_one_mail_and_none_while_it_runs() -> None:
-    world = World()
+    world = SchedulerWorld()
     world.started("busy", takes_s=1)
     for _ in range(1_000):
         world.put("busy")
@@ -162,7 +162,7 @@ def test_a_burst_of_events_is_one_mail_and_none_while_it_runs() -> None:
 
 
 def test_what_a_question_raises_does_not_end_the_scheduler() -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.started("odd")
     part.has_work = lambda now_ms: 1 // 0  # type: ignore[method-assign,assignment]
     world.scheduler.wake("odd")
@@ -174,7 +174,7 @@ def test_what_a_question_raises_does_not_end_the_scheduler() -> None:
 
 
 def test_a_yield_asked_from_elsewhere_holds_for_all_tasks() -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.started("one", ComponentSchedule(concurrent_tasks=3))
     world.scheduler.yield_for("one", 5_000)
     world.put("one")
@@ -187,7 +187,7 @@ def test_a_yield_asked_from_elsewhere_holds_for_all_tasks() -> None:
 
 
 def test_a_running_component_gets_another_schedule() -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.started("one", every("1 hour"), is_source=True)
     world.advance(10)
     world.done(world.scheduler.reschedule("one", every("1 sec")))
@@ -197,7 +197,7 @@ def test_a_running_component_gets_another_schedule() -> None:
 
 
 def test_fewer_tasks_hold_when_the_runs_under_way_end() -> None:
-    world = World()
+    world = SchedulerWorld()
     world.started("one", ComponentSchedule(concurrent_tasks=4), is_source=True, takes_s=1)
     world.done(world.scheduler.reschedule("one", ComponentSchedule(concurrent_tasks=1)))
     assert world.statistics("one").active_tasks == 4
@@ -206,7 +206,7 @@ def test_fewer_tasks_hold_when_the_runs_under_way_end() -> None:
 
 
 def test_numbers_of_a_component() -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.started("one", every("10 sec"), takes_s=2)
     part.outcomes = [ProcessError("x"), NOTHING_DONE]
     world.put("one")
@@ -220,7 +220,7 @@ def test_numbers_of_a_component() -> None:
 
 
 def test_a_wall_clock_that_is_set_moves_cron_times() -> None:
-    world = World()
+    world = SchedulerWorld()
     schedule = ComponentSchedule(SchedulingStrategy.CRON, cron=CronExpression.parse("0 0 * * * ?"))
     part = world.started("cron", schedule, is_source=True)
     world.clock._start_ms += 50 * 60_000
@@ -283,7 +283,7 @@ def test_a_run_repeats_for_a_short_time() -> None:
 def test_whatever_happens_all_work_is_done_within_bounds(seed: int, threads: int) -> None:
     """Random puts, penalties, failures, yields, stops and starts; then quiet: nothing is left."""
     chance = random.Random(seed)
-    world = World(threads=threads)
+    world = SchedulerWorld(threads=threads)
     world.done(world.scheduler.limit_group("g", 2))
     names = ["a", "b", "c", "d"]
     for name in names:

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 from call_faults_kit import Faults
-from scheduling_kit import Part, World
+from scheduling_kit import Part, SchedulerWorld
 
 from penstock.core.errors import Closed, Conflict, InvalidRequest, NotFound, PenstockError
 from penstock.flow.errors import ProcessError
@@ -25,7 +25,7 @@ SCHEDULING = ("penstock.flow.scheduling", "penstock.mailbox")
 
 
 def test_a_component_is_validated_made_ready_run_and_let_go() -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.started("one")
     world.put("one")
     world.advance(0)
@@ -36,7 +36,7 @@ def test_a_component_is_validated_made_ready_run_and_let_go() -> None:
 
 
 def test_starting_twice_is_starting_once_and_stopping_what_is_stopped_is_nothing() -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.started("one")
     world.done(world.scheduler.start("one"))
     assert part.calls.count("on_scheduled") == 1
@@ -46,7 +46,7 @@ def test_starting_twice_is_starting_once_and_stopping_what_is_stopped_is_nothing
 
 
 def test_a_stop_waits_for_the_run_and_unschedules_at_once() -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.started("one", takes_s=5)
     world.put("one", 2)
     world.advance(1)
@@ -64,7 +64,7 @@ def test_a_stop_waits_for_the_run_and_unschedules_at_once() -> None:
 
 
 def test_a_start_that_comes_while_it_stops_is_remembered() -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.started("one", takes_s=5)
     world.put("one")
     world.advance(1)
@@ -78,7 +78,7 @@ def test_a_start_that_comes_while_it_stops_is_remembered() -> None:
 
 
 def test_a_stop_during_a_start_undoes_it() -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.add("one", method_takes_s=2)
     world.done(world.scheduler.start("one"))
     stopped = world.scheduler.stop("one")
@@ -89,7 +89,7 @@ def test_a_stop_during_a_start_undoes_it() -> None:
 
 
 def test_an_invalid_component_is_tried_again_more_and_more_rarely_or_when_it_was_mended() -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.started("one", wrong=["property Url is required"])
     world.advance(0.5 + 1 + 2 + 4 + 0.1)
     assert part.calls == ["problems"] * 5
@@ -102,7 +102,7 @@ def test_an_invalid_component_is_tried_again_more_and_more_rarely_or_when_it_was
 
 
 def test_the_same_problem_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    world = World()
+    world = SchedulerWorld()
     with caplog.at_level(logging.WARNING):
         world.started("one", wrong=["property Url is required"])
         world.advance(1_000)
@@ -110,7 +110,7 @@ def test_the_same_problem_is_logged_once(caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_a_start_that_raises_lets_go_and_is_tried_after_30_s() -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.started("one", fails={"on_scheduled": OSError("no route")})
     assert part.calls == ["problems", "on_scheduled", "on_unscheduled", "on_stopped"]
     assert world.statistics("one").problems == ("on_scheduled raised OSError: no route",)
@@ -122,7 +122,7 @@ def test_a_start_that_raises_lets_go_and_is_tried_after_30_s() -> None:
 
 
 def test_a_stop_while_it_waits_to_be_tried_again_is_done_at_once() -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.started("one", fails={"on_scheduled": OSError("no route")})
     world.done(world.scheduler.stop("one"))
     world.advance(1_000)
@@ -131,7 +131,7 @@ def test_a_stop_while_it_waits_to_be_tried_again_is_done_at_once() -> None:
 
 
 def test_a_start_that_hangs_is_given_up_and_tried_with_a_new_instance() -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.started("one", method_takes_s=10_000)
     world.advance(60)
     assert part.calls == ["on_terminated"]  # the methods themselves never came back
@@ -145,14 +145,14 @@ def test_a_start_that_hangs_is_given_up_and_tried_with_a_new_instance() -> None:
 
 
 def test_a_start_that_hangs_again_and_again_does_not_take_ever_more_threads() -> None:
-    world = World()
+    world = SchedulerWorld()
     world.started("one", method_takes_s=1_000_000)
     world.advance(10_000)
     assert len(world.flights) == 3
 
 
 def test_run_once_runs_once() -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.add("one", is_source=True, takes_s=2)
     once = world.scheduler.run_once("one")
     world.advance(1)
@@ -173,7 +173,7 @@ def test_run_once_runs_once() -> None:
     ],
 )
 def test_run_once_waits_for_no_schedule_and_takes_one_thread(schedule: ComponentSchedule) -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.add("one", schedule, is_source=True)
     world.done(world.scheduler.run_once("one"))
     assert part.starts_s == [0]
@@ -182,7 +182,7 @@ def test_run_once_waits_for_no_schedule_and_takes_one_thread(schedule: Component
 
 
 def test_run_once_without_work_stops_without_a_run() -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.add("one")
     world.done(world.scheduler.run_once("one"))
     assert part.starts_s == []
@@ -190,7 +190,7 @@ def test_run_once_without_work_stops_without_a_run() -> None:
 
 
 def test_run_once_of_what_is_not_valid_says_so() -> None:
-    world = World()
+    world = SchedulerWorld()
     world.add("one", wrong=["property Url is required"])
     with pytest.raises(Conflict, match="did not run: property Url is required"):
         world.done(world.scheduler.run_once("one"))
@@ -198,7 +198,7 @@ def test_run_once_of_what_is_not_valid_says_so() -> None:
 
 
 def test_a_start_during_the_one_run_is_remembered() -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.add("one", is_source=True, takes_s=2)
     once = world.scheduler.run_once("one")
     world.advance(1)
@@ -210,7 +210,7 @@ def test_a_start_during_the_one_run_is_remembered() -> None:
 
 
 def test_terminate_gives_threads_up_and_others_take_their_place() -> None:
-    world = World(threads=2)
+    world = SchedulerWorld(threads=2)
     part = world.started("stuck", ComponentSchedule(concurrent_tasks=1), takes_s=1_000)
     world.put("stuck", 1)
     world.advance(10)
@@ -239,7 +239,7 @@ def test_terminate_gives_threads_up_and_others_take_their_place() -> None:
 
 
 def test_a_start_remembered_before_a_terminate_begins_again() -> None:
-    world = World()
+    world = SchedulerWorld()
     world.started("stuck", is_source=True, takes_s=1_000)
     world.scheduler.stop("stuck")
     world.done(world.scheduler.start("stuck"))
@@ -249,7 +249,7 @@ def test_a_start_remembered_before_a_terminate_begins_again() -> None:
 
 
 def test_disable_and_enable() -> None:
-    world = World()
+    world = SchedulerWorld()
     world.add("one")
     world.done(world.scheduler.disable("one"))
     assert world.state("one") is S.DISABLED
@@ -267,7 +267,7 @@ def test_disable_and_enable() -> None:
 
 
 def test_methods_that_raise_at_the_end_keep_nothing_from_ending() -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.started("one")
     part.fails = {name: RuntimeError("x") for name in ("on_unscheduled", "on_stopped")}
     world.done(world.scheduler.stop("one"))
@@ -279,7 +279,7 @@ def test_methods_that_raise_at_the_end_keep_nothing_from_ending() -> None:
 def test_what_ends_a_program_ends_only_the_method_that_raised_it(
     name: str, error: BaseException
 ) -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.started("one")
     part.fails = {name: error}
     world.done(world.scheduler.stop("one"))
@@ -298,7 +298,7 @@ class Unsaid(Exception):
 
 
 def test_an_exception_that_cannot_be_told_does_not_end_the_scheduler() -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.started("one")
     part.outcomes = [Unsaid(), ProcessError("no")]
     part.fails = {"on_stopped": Unsaid()}
@@ -310,7 +310,7 @@ def test_an_exception_that_cannot_be_told_does_not_end_the_scheduler() -> None:
 
 
 def test_ids_are_known_once_and_unknown_ones_are_named() -> None:
-    world = World()
+    world = SchedulerWorld()
     world.started("one")
     with pytest.raises(Conflict, match="component one is already scheduled"):
         world.add("one")
@@ -330,7 +330,7 @@ def test_ids_are_known_once_and_unknown_ones_are_named() -> None:
 
 
 def test_who_waits_hears_of_the_close() -> None:
-    world = World()
+    world = SchedulerWorld()
     world.started("one", is_source=True, takes_s=100)
     stopped = world.scheduler.stop("one")
     world.done(world.scheduler.close())
@@ -347,7 +347,7 @@ def test_options_are_checked(name: str) -> None:
         SchedulerOptions(**{name: 0})
 
 
-COMMANDS: dict[str, Callable[[World], Future[None]]] = {
+COMMANDS: dict[str, Callable[[SchedulerWorld], Future[None]]] = {
     "add": lambda world: world.scheduler.add("two", Part(world), ComponentSchedule()),
     "remove": lambda world: world.scheduler.remove("one"),
     "reschedule": lambda world: world.scheduler.reschedule("one", ComponentSchedule()),
@@ -364,7 +364,7 @@ COMMANDS: dict[str, Callable[[World], Future[None]]] = {
 }
 
 
-REFUSED: dict[str, Callable[[World], Future[None]]] = {
+REFUSED: dict[str, Callable[[SchedulerWorld], Future[None]]] = {
     "add": lambda world: world.scheduler.add("one", Part(world), ComponentSchedule()),
     "remove": lambda world: world.scheduler.remove("none"),
     "reschedule": lambda world: world.scheduler.reschedule("none", ComponentSchedule()),
@@ -382,7 +382,7 @@ def test_an_unexpected_error_of_a_command_goes_to_its_future_and_ends_the_loop(
     name: str, error: type[BaseException]
 ) -> None:
     """The scheduler went on with state that was half changed."""
-    world, faults, ended = World(), Faults(), list[BaseException]()
+    world, faults, ended = SchedulerWorld(), Faults(), list[BaseException]()
     world.add("one")
     command = COMMANDS[name](world)
     # At the second call, as the first is that of the command.
@@ -396,7 +396,7 @@ def test_an_unexpected_error_of_a_command_goes_to_its_future_and_ends_the_loop(
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_refused_command_does_not_end_the_loop(name: str) -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.started("one")
     command = REFUSED[name](world)
     world.mailbox.drain()
@@ -407,7 +407,7 @@ def test_a_refused_command_does_not_end_the_loop(name: str) -> None:
 
 
 def test_a_question_that_fails_does_not_end_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World()
+    world = SchedulerWorld()
     part = world.started("one")
     with monkeypatch.context() as patch:
         patch.setattr(ScheduledComponent, "statistics", None)  # which cannot be called
@@ -420,7 +420,7 @@ def test_a_question_that_fails_does_not_end_the_loop(monkeypatch: pytest.MonkeyP
 
 def test_those_who_wait_for_a_stop_hear_of_the_end_of_the_loop() -> None:
     """They waited until their time was over."""
-    world = World()
+    world = SchedulerWorld()
     world.started("one", takes_s=5)
     world.put("one")
     world.add("two", method_takes_s=5)
@@ -435,7 +435,7 @@ def test_those_who_wait_for_a_stop_hear_of_the_end_of_the_loop() -> None:
     assert not world.flights  # the pool is closed
 
 
-class EndingWorld(World):
+class EndingWorld(SchedulerWorld):
     """Notes that an exception ended the loop, or a thread of the pool, and so the process."""
 
     has_ended = False
@@ -448,22 +448,22 @@ class EndingWorld(World):
             raise
 
 
-def put(world: World) -> None:
+def put(world: SchedulerWorld) -> None:
     world.put("one")
 
 
-def run(world: World) -> None:
+def run(world: SchedulerWorld) -> None:
     world.put("one")
     world.settle()
 
 
-def stop_and_start(world: World) -> None:
+def stop_and_start(world: SchedulerWorld) -> None:
     for request in (world.scheduler.stop, world.scheduler.start):
         request("one")
         world.settle()
 
 
-def run_after_a_yield(world: World) -> None:
+def run_after_a_yield(world: SchedulerWorld) -> None:
     world.scheduler.yield_for("one", 1_000)
     world.put("one")
     world.advance(1.0)
@@ -471,7 +471,7 @@ def run_after_a_yield(world: World) -> None:
 
 @pytest.mark.parametrize("operation", [put, run, stop_and_start, run_after_a_yield])
 def test_without_memory_the_scheduler_goes_on_or_its_loop_ends(
-    operation: Callable[[World], None],
+    operation: Callable[[SchedulerWorld], None],
 ) -> None:
     """A component whose event was lost never ran again."""
     faults, goes_on = Faults(), 0

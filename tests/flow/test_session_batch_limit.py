@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 import pytest
-from session_kit import World
+from session_kit import SessionWorld
 
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor import ProcessSession
@@ -33,14 +33,14 @@ def matching(session: ProcessSession) -> list[FlowFile]:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> SessionWorld:
+    return SessionWorld()
 
 
 @pytest.mark.parametrize("take", [one_by_one, many_twice, matching])
 @pytest.mark.parametrize("batching", [False, True])
 def test_a_failed_batch_is_retried_in_halves_until_as_many_passed(
-    world: World, take: Take, batching: bool
+    world: SessionWorld, take: Take, batching: bool
 ) -> None:
     world.wire(inputs="a")
     world.feed("a", *[b""] * 8)
@@ -64,7 +64,7 @@ def test_a_failed_batch_is_retried_in_halves_until_as_many_passed(
     world.check()
 
 
-def test_a_flowfile_that_fails_alone_is_penalized(world: World) -> None:
+def test_a_flowfile_that_fails_alone_is_penalized(world: SessionWorld) -> None:
     world.wire(inputs="a")
     world.feed("a", b"")
     session, transaction = world.begin()
@@ -74,7 +74,7 @@ def test_a_flowfile_that_fails_alone_is_penalized(world: World) -> None:
     world.check()
 
 
-def test_a_rollback_of_the_processor_itself_sets_no_limit(world: World) -> None:
+def test_a_rollback_of_the_processor_itself_sets_no_limit(world: SessionWorld) -> None:
     world.feed("a", *[b""] * 4)
     session, transaction = world.begin()
     session.get_many(100)
@@ -84,12 +84,12 @@ def test_a_rollback_of_the_processor_itself_sets_no_limit(world: World) -> None:
     assert world.session_context.batch_limit.count is None
 
 
-def has_work(world: World) -> bool:
+def has_work(world: SessionWorld) -> bool:
     now_ms = world.clock.now_ms()
     return not all(one.is_penalized(now_ms) for one in world.queues["a"].flowfiles)
 
 
-def failing_run(world: World, bad: int, take: Take) -> tuple[list[int], bool]:
+def failing_run(world: SessionWorld, bad: int, take: Take) -> tuple[list[int], bool]:
     """Run a session that raises if it took a FlowFile; return the ids, and whether it passed."""
     session, transaction = world.begin()
     taken = take(session)
@@ -105,7 +105,7 @@ def failing_run(world: World, bad: int, take: Take) -> tuple[list[int], bool]:
 
 @pytest.mark.parametrize("take", [one_by_one, many_twice, matching])
 def test_a_flowfile_that_always_fails_is_taken_alone_after_each_penalty(
-    world: World, take: Take
+    world: SessionWorld, take: Take
 ) -> None:
     world.wire(inputs="a")
     bad = world.feed("a", *[b""] * 8)[5].id
@@ -125,7 +125,7 @@ def test_a_flowfile_that_always_fails_is_taken_alone_after_each_penalty(
         world.check()
 
 
-def test_others_are_processed_between_suspects_that_fail(world: World) -> None:
+def test_others_are_processed_between_suspects_that_fail(world: SessionWorld) -> None:
     world.wire(inputs="a")
     bad = {one.id for one in world.feed("a", *[b""] * 5)}
     for number in bad:
@@ -152,7 +152,7 @@ def test_others_are_processed_between_suspects_that_fail(world: World) -> None:
 
 
 def test_a_suspect_that_the_processor_gives_back_is_then_taken_with_the_others(
-    world: World,
+    world: SessionWorld,
 ) -> None:
     world.wire(inputs="a")
     (bad,) = world.feed("a", b"")
@@ -170,13 +170,13 @@ def test_a_suspect_that_the_processor_gives_back_is_then_taken_with_the_others(
     world.check()
 
 
-def test_the_number_of_suspects_is_bounded(world: World) -> None:
+def test_the_number_of_suspects_is_bounded(world: SessionWorld) -> None:
     for number in range(5_000):
         world.session_context.batch_limit.failed(1, 1, [number], 0.0)
     assert list(world.session_context.batch_limit.suspects) == list(range(4_000, 5_000))
 
 
-def test_an_exception_while_a_suspect_is_separated_loses_nothing(world: World) -> None:
+def test_an_exception_while_a_suspect_is_separated_loses_nothing(world: SessionWorld) -> None:
     world.wire(inputs="a")
     bad = world.feed("a", b"", b"", b"")[1].id
     world.session_context.batch_limit.failed(1, 1, [bad], 0.0)
@@ -196,7 +196,7 @@ def test_an_exception_while_a_suspect_is_separated_loses_nothing(world: World) -
 
 
 @pytest.mark.parametrize("how", ["expired", "dropped"])
-def test_a_suspect_that_left_its_queue_is_forgotten(world: World, how: str) -> None:
+def test_a_suspect_that_left_its_queue_is_forgotten(world: SessionWorld, how: str) -> None:
     """Otherwise each poll would compare its FlowFiles with it, for as long as the process lives."""
     world.wire(inputs="a")
     queue = world.queues["a"]
@@ -218,7 +218,7 @@ def test_a_suspect_that_left_its_queue_is_forgotten(world: World, how: str) -> N
     world.check()
 
 
-def test_a_suspect_is_remembered_while_it_waits_for_its_penalty(world: World) -> None:
+def test_a_suspect_is_remembered_while_it_waits_for_its_penalty(world: SessionWorld) -> None:
     world.wire(inputs="a")
     bad = {one.id for one in world.feed("a", b"", b"")}
     for number in sorted(bad):

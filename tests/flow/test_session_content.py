@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 
 import pytest
-from session_kit import World
+from session_kit import SessionWorld
 
 from penstock.core.errors import InvalidRequest, NotFound, Unavailable
 from penstock.flow.flowfile import FlowFile
@@ -17,18 +17,18 @@ from penstock.testing.memory_disk import CrashableFileSystem
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> SessionWorld:
+    return SessionWorld()
 
 
-def taken(world: World, data: bytes) -> tuple[ProcessSession, FlowFile]:
+def taken(world: SessionWorld, data: bytes) -> tuple[ProcessSession, FlowFile]:
     world.feed("a", data)
     session = world.session()
     [flowfile] = session.get_many(1)
     return session, flowfile
 
 
-def sent(world: World, session: ProcessSession, flowfile: FlowFile) -> list[bytes]:
+def sent(world: SessionWorld, session: ProcessSession, flowfile: FlowFile) -> list[bytes]:
     session.transfer(flowfile, "success")
     session.commit()
     world.check()
@@ -47,7 +47,7 @@ def failing(fs: CrashableFileSystem, stream: ContentStream, data: bytes) -> None
         out.write(data)
 
 
-def test_a_stream_writes_and_the_flowfile_has_it_at_the_end(world: World) -> None:
+def test_a_stream_writes_and_the_flowfile_has_it_at_the_end(world: SessionWorld) -> None:
     session, flowfile = taken(world, b"old")
     with session.write(flowfile) as out:
         assert out.write(b"new ") == 4
@@ -58,7 +58,7 @@ def test_a_stream_writes_and_the_flowfile_has_it_at_the_end(world: World) -> Non
     assert sent(world, session, flowfile) == [b"new content"]
 
 
-def test_an_exception_in_a_stream_leaves_the_flowfile_as_it_was(world: World) -> None:
+def test_an_exception_in_a_stream_leaves_the_flowfile_as_it_was(world: SessionWorld) -> None:
     session, flowfile = taken(world, b"old")
     for open_stream in (session.write, session.append):
         with pytest.raises(RuntimeError):
@@ -67,7 +67,7 @@ def test_an_exception_in_a_stream_leaves_the_flowfile_as_it_was(world: World) ->
     assert sent(world, session, flowfile) == [b"old"]
 
 
-def test_text_and_lines_go_through_the_streams(world: World) -> None:
+def test_text_and_lines_go_through_the_streams(world: SessionWorld) -> None:
     session, flowfile = taken(world, b"")
     with io.TextIOWrapper(session.write(flowfile), encoding="utf-8") as out:
         out.write("eins\nzwei\n")
@@ -78,7 +78,7 @@ def test_text_and_lines_go_through_the_streams(world: World) -> None:
     assert sent(world, session, flowfile) == [b"eins\nzwei\n"]
 
 
-def test_empty_content_has_no_claim(world: World) -> None:
+def test_empty_content_has_no_claim(world: SessionWorld) -> None:
     session, flowfile = taken(world, b"old")
     empty = session.write(flowfile, b"")
     assert (empty.size, empty.claim) == (0, None)
@@ -87,7 +87,7 @@ def test_empty_content_has_no_claim(world: World) -> None:
     assert sent(world, session, flowfile) == [b""]
 
 
-def test_what_was_written_over_is_let_go_of(world: World) -> None:
+def test_what_was_written_over_is_let_go_of(world: SessionWorld) -> None:
     session, flowfile = taken(world, b"old")
     for data in (b"one", b"two", b"three"):
         session.write(flowfile, data)
@@ -95,7 +95,7 @@ def test_what_was_written_over_is_let_go_of(world: World) -> None:
     assert sum(world.references().values()) == 1
 
 
-def test_appending_adds_and_many_times_is_one_claim(world: World) -> None:
+def test_appending_adds_and_many_times_is_one_claim(world: SessionWorld) -> None:
     session, flowfile = taken(world, b"0")
     before = world.content.statistics().claims_written
     for number in range(1, 10):
@@ -109,7 +109,7 @@ def test_appending_adds_and_many_times_is_one_claim(world: World) -> None:
     assert sent(world, session, flowfile) == [b"0123456789!"]
 
 
-def test_an_append_that_fails_keeps_what_was_appended_before(world: World) -> None:
+def test_an_append_that_fails_keeps_what_was_appended_before(world: SessionWorld) -> None:
     session, flowfile = taken(world, b"0")
     with session.append(flowfile) as out:
         out.write(b"1")
@@ -120,7 +120,7 @@ def test_an_append_that_fails_keeps_what_was_appended_before(world: World) -> No
     assert sent(world, session, flowfile) == [b"012"]
 
 
-def test_appending_to_many_at_once_keeps_few_files_open(world: World) -> None:
+def test_appending_to_many_at_once_keeps_few_files_open(world: SessionWorld) -> None:
     world.feed("a", *[b"%d" % number for number in range(30)])
     session = world.session()
     flowfiles = session.get_many(30)
@@ -134,7 +134,7 @@ def test_appending_to_many_at_once_keeps_few_files_open(world: World) -> None:
     world.check()
 
 
-def test_a_clone_of_what_is_appended_to_has_it_all(world: World) -> None:
+def test_a_clone_of_what_is_appended_to_has_it_all(world: SessionWorld) -> None:
     session, flowfile = taken(world, b"0")
     with session.append(flowfile) as out:
         out.write(b"1")
@@ -145,7 +145,7 @@ def test_a_clone_of_what_is_appended_to_has_it_all(world: World) -> None:
     assert sent(world, session, flowfile) == [b"01", b"012"]
 
 
-def test_a_stream_that_is_left_open_is_named_at_the_commit(world: World) -> None:
+def test_a_stream_that_is_left_open_is_named_at_the_commit(world: SessionWorld) -> None:
     session, flowfile = taken(world, b"old")
     out = session.write(flowfile)
     out.write(b"half")
@@ -158,7 +158,7 @@ def test_a_stream_that_is_left_open_is_named_at_the_commit(world: World) -> None
 
 
 @pytest.mark.parametrize("call", ["write", "append", "data", "clone"])
-def test_what_is_being_written_is_not_touched_otherwise(world: World, call: str) -> None:
+def test_what_is_being_written_is_not_touched_otherwise(world: SessionWorld, call: str) -> None:
     session, flowfile = taken(world, b"old")
     session.write(flowfile)
     calls = {
@@ -172,7 +172,7 @@ def test_what_is_being_written_is_not_touched_otherwise(world: World, call: str)
     world.check()
 
 
-def test_streams_that_read_are_closed_at_the_end(world: World) -> None:
+def test_streams_that_read_are_closed_at_the_end(world: SessionWorld) -> None:
     session, flowfile = taken(world, b"old")
     content = session.read(flowfile)
     assert sent(world, session, flowfile) == [b"old"]
@@ -180,7 +180,7 @@ def test_streams_that_read_are_closed_at_the_end(world: World) -> None:
         content.read()
 
 
-def test_reading_all_is_bounded(world: World) -> None:
+def test_reading_all_is_bounded(world: SessionWorld) -> None:
     session, flowfile = taken(world, b"12345")
     with pytest.raises(InvalidRequest, match="5 bytes of content, more than the limit of 4"):
         session.read_all(flowfile, max_bytes=4)
@@ -188,7 +188,7 @@ def test_reading_all_is_bounded(world: World) -> None:
 
 
 def test_files_streams_and_pieces_are_imported_and_exported(tmp_path: Path) -> None:
-    world = World(fs=OsFileSystem(), folder=str(tmp_path / "content"))
+    world = SessionWorld(fs=OsFileSystem(), folder=str(tmp_path / "content"))
     session, flowfile = taken(world, b"")
     source, target = tmp_path / "source", tmp_path / "target"
     source.write_bytes(b"x" * 3_000_000)
@@ -209,7 +209,7 @@ def test_files_streams_and_pieces_are_imported_and_exported(tmp_path: Path) -> N
 @pytest.mark.parametrize("step", ["create", "append", "fsync", "rename"])
 def test_an_export_that_fails_leaves_the_file_as_it_was(step: str) -> None:
     fs = CrashableFileSystem()
-    world = World(fs=fs)
+    world = SessionWorld(fs=fs)
     session, flowfile = taken(world, b"new")
     fs.write_atomically("target", b"old")
     fs.fail_next(step)
@@ -222,7 +222,7 @@ def test_an_export_that_fails_leaves_the_file_as_it_was(step: str) -> None:
 
 def test_a_full_disk_while_writing_leaves_the_flowfile_as_it_was() -> None:
     fs = CrashableFileSystem()
-    world = World(fs=fs)
+    world = SessionWorld(fs=fs)
     session, flowfile = taken(world, b"old")
     fs.fail_next("append")
     with pytest.raises(Unavailable):
@@ -236,7 +236,7 @@ def test_a_full_disk_while_writing_leaves_the_flowfile_as_it_was() -> None:
 
 def test_a_full_disk_that_takes_earlier_appends_with_it_rolls_back_at_the_commit() -> None:
     fs = CrashableFileSystem()
-    world = World(fs=fs)
+    world = SessionWorld(fs=fs)
     session, flowfile = taken(world, b"old")
     with session.append(flowfile) as out:
         out.write(b"1")
@@ -252,7 +252,7 @@ def test_a_full_disk_that_takes_earlier_appends_with_it_rolls_back_at_the_commit
 
 def test_content_that_cannot_be_finished_rolls_back_at_the_commit() -> None:
     fs = CrashableFileSystem()
-    world = World(fs=fs)
+    world = SessionWorld(fs=fs)
     session, flowfile = taken(world, b"old")
     with session.append(flowfile) as out:
         out.write(b"gathered")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hypothesis import settings
 from hypothesis.stateful import rule
-from session_kit import FakeRepository, World
+from session_kit import FakeRepository, SessionWorld
 from test_session_model import Conservation, Session
 
 from penstock.flow.flowfile import FlowFile
@@ -60,7 +60,7 @@ class Repository(FakeRepository):
         """The real one did."""
 
 
-class DiskWorld(World):
+class DiskWorld(SessionWorld):
     def __init__(self) -> None:
         self.clock = VirtualClock()
         self.open(CrashableFileSystem())
@@ -87,7 +87,7 @@ class DiskWorld(World):
 
 
 class ConservationOnDisk(Conservation):
-    def make_world(self) -> World:
+    def make_world(self) -> SessionWorld:
         return DiskWorld()
 
     @rule()

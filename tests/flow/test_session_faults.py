@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from call_faults_kit import FAULTS, Faults
 from fault_cases_kit import FaultCases, FaultPlan, count_single
-from session_kit import World
+from session_kit import SessionWorld
 
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.flow.flowfile import FlowFile
@@ -27,14 +27,14 @@ INSIDE = (
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> SessionWorld:
+    return SessionWorld()
 
 
 @pytest.mark.parametrize("error", FAULTS)
 @pytest.mark.parametrize("commits", [True, False])
 def test_an_exception_of_one_queue_keeps_no_other_step_from_being_taken(
-    world: World, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], commits: bool
+    world: SessionWorld, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], commits: bool
 ) -> None:
     world.feed("a", b"1")
     world.feed("b", b"2")
@@ -58,7 +58,7 @@ def test_an_exception_of_one_queue_keeps_no_other_step_from_being_taken(
     world.check()
 
 
-class FaultyWorld(World):
+class FaultyWorld(SessionWorld):
     """A world with a file system whose calls are counted."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ Attempt = Callable[[], AbstractContextManager[None]]
 class Work:
     """The work of a processor with one FlowFile, in steps of which each may raise."""
 
-    def __init__(self, world: World, attempt: Attempt) -> None:
+    def __init__(self, world: SessionWorld, attempt: Attempt) -> None:
         self.session, self.transaction = world.begin()
         self.appended: list[bytes] = []
         self.made: list[bytes] = []
@@ -338,7 +338,7 @@ def test_a_migration_that_memory_runs_out_in_leaves_each_flowfile_in_one_session
 
 @pytest.mark.parametrize("error", FAULTS)
 def test_a_session_whose_appended_content_could_not_be_finished_is_not_committed(
-    world: World, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+    world: SessionWorld, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
     world.feed("a", b"base")
     session, transaction = world.begin()

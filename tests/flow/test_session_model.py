@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from session_kit import World, full_disk
+from session_kit import SessionWorld, full_disk
 
 from penstock.core.errors import Unavailable
 from penstock.flow.flowfile import FlowFile
@@ -88,8 +88,8 @@ class Conservation(RuleBasedStateMachine):
         self.queues: dict[str, Counter[Thing]] = {n: Counter() for n in self.world.queues}
         self.sessions = [Session(*self.world.begin()) for _ in range(2)]
 
-    def make_world(self) -> World:
-        return World()
+    def make_world(self) -> SessionWorld:
+        return SessionWorld()
 
     # -- what goes on around the sessions
 

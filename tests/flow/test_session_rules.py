@@ -6,7 +6,7 @@ import logging
 import threading
 
 import pytest
-from session_kit import World, full_disk, uuids
+from session_kit import SessionWorld, full_disk, uuids
 
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.flow.flowfile import FlowFile
@@ -22,11 +22,11 @@ from penstock.flow.queue.queue import FilterVerdict
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> SessionWorld:
+    return SessionWorld()
 
 
-def test_a_flowfile_goes_from_its_queue_to_the_next(world: World) -> None:
+def test_a_flowfile_goes_from_its_queue_to_the_next(world: SessionWorld) -> None:
     [fed] = world.feed("a", b"hello")
     session = world.session()
     flowfile = session.get()
@@ -38,7 +38,7 @@ def test_a_flowfile_goes_from_its_queue_to_the_next(world: World) -> None:
     world.check()
 
 
-def test_inputs_take_turns_and_one_call_takes_of_one_input(world: World) -> None:
+def test_inputs_take_turns_and_one_call_takes_of_one_input(world: SessionWorld) -> None:
     world.feed("a", b"1", b"2", b"3")
     world.feed("b", b"4", b"5")
     session = world.session()
@@ -51,7 +51,7 @@ def test_inputs_take_turns_and_one_call_takes_of_one_input(world: World) -> None
     world.check()
 
 
-def test_what_a_filter_accepts_is_taken_of_all_inputs_until_it_stops(world: World) -> None:
+def test_what_a_filter_accepts_is_taken_of_all_inputs_until_it_stops(world: SessionWorld) -> None:
     world.feed("a", b"1", b"22", b"3")
     world.feed("b", b"44", b"5", b"66")
     seen: list[int] = []
@@ -69,7 +69,7 @@ def test_what_a_filter_accepts_is_taken_of_all_inputs_until_it_stops(world: Worl
     world.check()
 
 
-def test_a_filter_that_raises_loses_nothing(world: World) -> None:
+def test_a_filter_that_raises_loses_nothing(world: SessionWorld) -> None:
     world.feed("a", b"1")
     world.feed("b", b"2", b"33")
     session = world.session()
@@ -87,7 +87,7 @@ def test_a_filter_that_raises_loses_nothing(world: World) -> None:
     world.check()
 
 
-def test_while_an_output_is_full_only_own_loops_are_polled(world: World) -> None:
+def test_while_an_output_is_full_only_own_loops_are_polled(world: SessionWorld) -> None:
     world.wire(loop=True)
     world.feed("a", b"loop")
     world.feed("b", b"plain")
@@ -101,7 +101,7 @@ def test_while_an_output_is_full_only_own_loops_are_polled(world: World) -> None
     session.rollback()
 
 
-def test_with_any_destination_all_must_be_full_to_hold_back(world: World) -> None:
+def test_with_any_destination_all_must_be_full_to_hold_back(world: SessionWorld) -> None:
     world.wire(any_open=True)
     world.feed("b", b"plain")
     session = world.session()
@@ -111,7 +111,7 @@ def test_with_any_destination_all_must_be_full_to_hold_back(world: World) -> Non
     session.rollback()
 
 
-def test_expired_flowfiles_are_removed_at_once_and_counted(world: World) -> None:
+def test_expired_flowfiles_are_removed_at_once_and_counted(world: SessionWorld) -> None:
     world.feed("a", b"old", b"older")
     world.clock.advance(10)
     world.feed("a", b"new")
@@ -127,7 +127,7 @@ def test_expired_flowfiles_are_removed_at_once_and_counted(world: World) -> None
 
 
 def test_expired_flowfiles_whose_removal_fails_are_put_back_and_go_later(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: SessionWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.feed("a", b"old")
     world.clock.advance(10)
@@ -154,7 +154,7 @@ def test_expired_flowfiles_whose_removal_fails_are_put_back_and_go_later(
     "wrong", [{"k": "a\ud800"}, {"k\udfff": "v"}, {"plain": "é", "k": "\udc80"}]
 )
 def test_half_of_a_surrogate_pair_is_refused_where_it_is_given(
-    world: World, wrong: dict[str, str]
+    world: SessionWorld, wrong: dict[str, str]
 ) -> None:
     session = world.session()
     with pytest.raises(InvalidRequest, match=r"attribute 'k.*surrogate"):
@@ -166,7 +166,7 @@ def test_half_of_a_surrogate_pair_is_refused_where_it_is_given(
     session.commit()
 
 
-def test_many_are_made_at_once_as_one_by_one(world: World) -> None:
+def test_many_are_made_at_once_as_one_by_one(world: SessionWorld) -> None:
     world.feed("a", b"parent")
     session = world.session()
     [parent] = session.get_many(1)
@@ -188,7 +188,7 @@ def test_many_are_made_at_once_as_one_by_one(world: World) -> None:
     world.check()
 
 
-def test_a_created_flowfile_has_what_every_flowfile_has(world: World) -> None:
+def test_a_created_flowfile_has_what_every_flowfile_has(world: SessionWorld) -> None:
     session = world.session()
     flowfile = session.create(attributes={"k": "v"})
     uuid = flowfile.attributes["uuid"]
@@ -200,7 +200,7 @@ def test_a_created_flowfile_has_what_every_flowfile_has(world: World) -> None:
     world.check()
 
 
-def test_a_child_has_the_attributes_and_lineage_of_its_parent(world: World) -> None:
+def test_a_child_has_the_attributes_and_lineage_of_its_parent(world: SessionWorld) -> None:
     world.feed("a", b"x", color="red", **{"discard.reason": "d", "alternate.identifier": "i"})
     world.clock.advance(1)
     session = world.session()
@@ -215,7 +215,7 @@ def test_a_child_has_the_attributes_and_lineage_of_its_parent(world: World) -> N
     world.check()
 
 
-def test_a_child_of_several_has_what_is_the_same_in_all(world: World) -> None:
+def test_a_child_of_several_has_what_is_the_same_in_all(world: SessionWorld) -> None:
     world.feed("a", b"x", color="red", size="s")
     world.clock.advance(1)
     world.feed("a", b"y", color="red", size="t")
@@ -228,7 +228,7 @@ def test_a_child_of_several_has_what_is_the_same_in_all(world: World) -> None:
     session.rollback()
 
 
-def test_a_clone_shares_the_content_and_a_part_of_it_too(world: World) -> None:
+def test_a_clone_shares_the_content_and_a_part_of_it_too(world: SessionWorld) -> None:
     world.feed("a", b"hello world", color="red")
     session = world.session()
     [flowfile] = session.get_many(1)
@@ -253,7 +253,9 @@ def test_a_clone_shares_the_content_and_a_part_of_it_too(world: World) -> None:
 
 
 @pytest.mark.parametrize(("offset", "size"), [(-1, 1), (0, 6), (3, 3), (6, None), (0, -1)])
-def test_a_part_that_is_not_there_is_refused(world: World, offset: int, size: int | None) -> None:
+def test_a_part_that_is_not_there_is_refused(
+    world: SessionWorld, offset: int, size: int | None
+) -> None:
     world.feed("a", b"12345")
     session = world.session()
     [flowfile] = session.get_many(1)
@@ -264,7 +266,7 @@ def test_a_part_that_is_not_there_is_refused(world: World, offset: int, size: in
     world.check()
 
 
-def test_attributes_are_set_and_removed_on_any_version(world: World) -> None:
+def test_attributes_are_set_and_removed_on_any_version(world: SessionWorld) -> None:
     world.feed("a", b"x", color="red")
     session = world.session()
     [first] = session.get_many(1)
@@ -284,7 +286,7 @@ def test_attributes_are_set_and_removed_on_any_version(world: World) -> None:
 
 @pytest.mark.parametrize("attributes", [{"uuid": "x"}, {"": "x"}, {"n": 1}, {1: "x"}])
 def test_attributes_that_will_not_do_are_refused_and_change_nothing(
-    world: World, attributes: dict[str, str]
+    world: SessionWorld, attributes: dict[str, str]
 ) -> None:
     world.feed("a", b"x")
     session = world.session()
@@ -299,7 +301,7 @@ def test_attributes_that_will_not_do_are_refused_and_change_nothing(
 
 
 @pytest.mark.parametrize("name", ["uuid", "filename", "path"])
-def test_attributes_of_every_flowfile_cannot_be_removed(world: World, name: str) -> None:
+def test_attributes_of_every_flowfile_cannot_be_removed(world: SessionWorld, name: str) -> None:
     world.feed("a", b"x")
     session = world.session()
     [flowfile] = session.get_many(1)
@@ -308,7 +310,7 @@ def test_attributes_of_every_flowfile_cannot_be_removed(world: World, name: str)
     session.rollback()
 
 
-def test_a_flowfile_of_another_session_is_refused_and_rolled_back(world: World) -> None:
+def test_a_flowfile_of_another_session_is_refused_and_rolled_back(world: SessionWorld) -> None:
     world.feed("a", b"1", b"2")
     one, other = world.session(), world.session()
     [mine], [theirs] = one.get_many(1), other.get_many(1)
@@ -325,7 +327,7 @@ def test_a_flowfile_of_another_session_is_refused_and_rolled_back(world: World) 
     "call", ["transfer", "remove", "penalize", "write", "read", "attributes", "clone", "create"]
 )
 def test_what_was_transferred_or_removed_is_refused_and_rolled_back(
-    world: World, sealed: str, call: str
+    world: SessionWorld, sealed: str, call: str
 ) -> None:
     world.feed("a", b"1")
     session = world.session()
@@ -351,7 +353,7 @@ def test_what_was_transferred_or_removed_is_refused_and_rolled_back(
     world.check()
 
 
-def test_one_that_is_forgotten_is_named_and_everything_rolled_back(world: World) -> None:
+def test_one_that_is_forgotten_is_named_and_everything_rolled_back(world: SessionWorld) -> None:
     world.feed("a", b"1", b"2")
     session = world.session()
     first, second = session.get_many(2)
@@ -364,7 +366,7 @@ def test_one_that_is_forgotten_is_named_and_everything_rolled_back(world: World)
     world.check()
 
 
-def test_an_unknown_relationship_is_an_error_of_the_argument_alone(world: World) -> None:
+def test_an_unknown_relationship_is_an_error_of_the_argument_alone(world: SessionWorld) -> None:
     world.feed("a", b"1")
     session = world.session()
     [flowfile] = session.get_many(1)
@@ -375,7 +377,7 @@ def test_an_unknown_relationship_is_an_error_of_the_argument_alone(world: World)
     world.check()
 
 
-def test_a_relationship_without_connection_rolls_back(world: World) -> None:
+def test_a_relationship_without_connection_rolls_back(world: SessionWorld) -> None:
     world.feed("a", b"1")
     session = world.session()
     [flowfile] = session.get_many(1)
@@ -386,7 +388,7 @@ def test_a_relationship_without_connection_rolls_back(world: World) -> None:
     world.check()
 
 
-def test_a_terminated_relationship_removes(world: World) -> None:
+def test_a_terminated_relationship_removes(world: SessionWorld) -> None:
     world.feed("a", b"1")
     session, transaction = world.begin()
     session.transfer(session.get_many(1), "ends")
@@ -397,7 +399,7 @@ def test_a_terminated_relationship_removes(world: World) -> None:
     world.check()
 
 
-def test_several_connections_get_clones_and_the_last_the_original(world: World) -> None:
+def test_several_connections_get_clones_and_the_last_the_original(world: SessionWorld) -> None:
     [fed] = world.feed("a", b"1", color="red")
     session, transaction = world.begin()
     session.transfer(session.get_many(1), "both")
@@ -412,7 +414,7 @@ def test_several_connections_get_clones_and_the_last_the_original(world: World) 
     world.check()
 
 
-def test_back_to_the_source(world: World) -> None:
+def test_back_to_the_source(world: SessionWorld) -> None:
     world.feed("a", b"1")
     world.feed("b", b"2")
     session = world.session()
@@ -426,14 +428,14 @@ def test_back_to_the_source(world: World) -> None:
     world.check()
 
 
-def test_what_was_made_here_has_no_source_to_go_back_to(world: World) -> None:
+def test_what_was_made_here_has_no_source_to_go_back_to(world: SessionWorld) -> None:
     session = world.session()
     with pytest.raises(SessionMisuse, match="no queue to return to"):
         session.transfer(session.create())
     world.check()
 
 
-def test_the_order_of_transfers_is_the_order_in_the_queue(world: World) -> None:
+def test_the_order_of_transfers_is_the_order_in_the_queue(world: SessionWorld) -> None:
     world.feed("a", b"1", b"2", b"3")
     session = world.session()
     one, two, three = session.get_many(3)
@@ -446,7 +448,7 @@ def test_the_order_of_transfers_is_the_order_in_the_queue(world: World) -> None:
     assert [f.queue_index for f in out] == sorted({f.queue_index for f in out})
 
 
-def test_penalized_flowfiles_wait_for_the_penalty_period(world: World) -> None:
+def test_penalized_flowfiles_wait_for_the_penalty_period(world: SessionWorld) -> None:
     world.feed("a", b"1")
     session = world.session()
     taken = session.get_many(1)
@@ -460,7 +462,7 @@ def test_penalized_flowfiles_wait_for_the_penalty_period(world: World) -> None:
     world.check()
 
 
-def test_a_rollback_gives_back_what_was_taken_as_it_was(world: World) -> None:
+def test_a_rollback_gives_back_what_was_taken_as_it_was(world: SessionWorld) -> None:
     [fed] = world.feed("a", b"1", color="red")
     session = world.session()
     [flowfile] = session.get_many(1)
@@ -476,7 +478,7 @@ def test_a_rollback_gives_back_what_was_taken_as_it_was(world: World) -> None:
     world.check()
 
 
-def test_the_order_of_a_commit(world: World) -> None:
+def test_the_order_of_a_commit(world: SessionWorld) -> None:
     world.feed("a", b"1")
     session = world.session()
     seen: list[str] = []
@@ -506,7 +508,7 @@ def test_the_order_of_a_commit(world: World) -> None:
     assert world.repository.commits[-1][1] is True
 
 
-def test_a_journal_that_fails_rolls_everything_back(world: World) -> None:
+def test_a_journal_that_fails_rolls_everything_back(world: SessionWorld) -> None:
     world.feed("a", b"1", b"2")
     session = world.session()
     called: list[str] = []
@@ -527,7 +529,7 @@ def test_a_journal_that_fails_rolls_everything_back(world: World) -> None:
 
 
 def test_a_callback_that_raises_is_logged_and_the_others_run(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: SessionWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     session = world.session()
     called: list[str] = []
@@ -542,7 +544,7 @@ def test_a_callback_that_raises_is_logged_and_the_others_run(
     assert "a callback after a commit failed" in caplog.text
 
 
-def test_callbacks_of_what_was_rolled_back_are_not_called(world: World) -> None:
+def test_callbacks_of_what_was_rolled_back_are_not_called(world: SessionWorld) -> None:
     session = world.session()
     called: list[str] = []
     session.on_committed(lambda: called.append("x"))
@@ -551,7 +553,7 @@ def test_callbacks_of_what_was_rolled_back_are_not_called(world: World) -> None:
     assert not called
 
 
-def test_a_rollback_after_a_checkpoint_undoes_only_what_came_behind(world: World) -> None:
+def test_a_rollback_after_a_checkpoint_undoes_only_what_came_behind(world: SessionWorld) -> None:
     world.feed("a", b"1", b"2")
     session = world.session()
     session.transfer(session.get_many(1), "success")
@@ -567,7 +569,7 @@ def test_a_rollback_after_a_checkpoint_undoes_only_what_came_behind(world: World
     world.check()
 
 
-def test_a_whole_rollback_undoes_checkpoints_too(world: World) -> None:
+def test_a_whole_rollback_undoes_checkpoints_too(world: SessionWorld) -> None:
     world.feed("a", b"1", b"2")
     session = world.session()
     session.transfer(session.get_many(1), "success")
@@ -578,7 +580,7 @@ def test_a_whole_rollback_undoes_checkpoints_too(world: World) -> None:
     world.check()
 
 
-def test_a_batch_is_one_commit(world: World) -> None:
+def test_a_batch_is_one_commit(world: SessionWorld) -> None:
     world.feed("a", b"1", b"2", b"3")
     before = len(world.repository.commits)
     session, transaction = world.begin(batching=True)
@@ -596,7 +598,7 @@ def test_a_batch_is_one_commit(world: World) -> None:
     world.check()
 
 
-def test_a_removed_flowfile_leaves_no_trace_if_it_was_made_here(world: World) -> None:
+def test_a_removed_flowfile_leaves_no_trace_if_it_was_made_here(world: SessionWorld) -> None:
     before = len(world.repository.commits)
     session = world.session()
     flowfile = session.write(session.create(), b"scratch")
@@ -607,13 +609,13 @@ def test_a_removed_flowfile_leaves_no_trace_if_it_was_made_here(world: World) ->
     world.check()
 
 
-def test_a_session_without_anything_commits_nothing(world: World) -> None:
+def test_a_session_without_anything_commits_nothing(world: SessionWorld) -> None:
     session = world.session()
     session.commit()
     assert not world.repository.commits
 
 
-def test_flowfiles_migrate_with_what_was_made_of_them(world: World) -> None:
+def test_flowfiles_migrate_with_what_was_made_of_them(world: SessionWorld) -> None:
     world.feed("a", b"1", b"2")
     one, other = world.begin()[0], world.begin()[0]
     first, second = one.get_many(2)
@@ -628,7 +630,7 @@ def test_flowfiles_migrate_with_what_was_made_of_them(world: World) -> None:
 
 
 @pytest.mark.parametrize("parted", ["parent", "child"])
-def test_kin_does_not_migrate_alone(world: World, parted: str) -> None:
+def test_kin_does_not_migrate_alone(world: SessionWorld, parted: str) -> None:
     world.feed("a", b"1")
     world.feed("b", b"2")
     one, other = world.session(), world.session()
@@ -642,7 +644,7 @@ def test_kin_does_not_migrate_alone(world: World, parted: str) -> None:
     world.check()
 
 
-def test_migrated_flowfiles_are_not_of_the_first_session_any_more(world: World) -> None:
+def test_migrated_flowfiles_are_not_of_the_first_session_any_more(world: SessionWorld) -> None:
     world.feed("a", b"1")
     one, other = world.session(), world.session()
     [flowfile] = one.get_many(1)
@@ -656,7 +658,7 @@ def test_migrated_flowfiles_are_not_of_the_first_session_any_more(world: World) 
     world.check()
 
 
-def test_a_flowfile_that_is_tried_again_goes_back_as_it_came(world: World) -> None:
+def test_a_flowfile_that_is_tried_again_goes_back_as_it_came(world: SessionWorld) -> None:
     world.wire(retries={"success": RelationshipRetry(2)})
     world.feed("a", b"1", color="red")
     for tried in range(2):
@@ -686,7 +688,9 @@ def test_a_flowfile_that_is_tried_again_goes_back_as_it_came(world: World) -> No
     world.check()
 
 
-def test_a_retry_that_yields_has_the_processor_wait_and_not_the_flowfile(world: World) -> None:
+def test_a_retry_that_yields_has_the_processor_wait_and_not_the_flowfile(
+    world: SessionWorld,
+) -> None:
     world.wire(retries={"success": RelationshipRetry(3, RetryBackoff.YIELD, max_backoff_ms=2_500)})
     world.feed("a", b"1")
     for _ in range(3):
@@ -698,7 +702,7 @@ def test_a_retry_that_yields_has_the_processor_wait_and_not_the_flowfile(world: 
     world.check()
 
 
-def test_kin_is_tried_again_together(world: World) -> None:
+def test_kin_is_tried_again_together(world: SessionWorld) -> None:
     world.wire(retries={"success": RelationshipRetry(1)})
     world.feed("a", b"1", b"2", b"3")
     session = world.session()
@@ -713,7 +717,7 @@ def test_kin_is_tried_again_together(world: World) -> None:
     world.check()
 
 
-def test_what_a_source_made_is_never_tried_again(world: World) -> None:
+def test_what_a_source_made_is_never_tried_again(world: SessionWorld) -> None:
     world.wire(retries={"success": RelationshipRetry(5)})
     session = world.session()
     session.transfer(session.create(), "success")
@@ -722,7 +726,7 @@ def test_what_a_source_made_is_never_tried_again(world: World) -> None:
     world.check()
 
 
-def test_a_given_up_session_raises_at_every_call_and_gives_back(world: World) -> None:
+def test_a_given_up_session_raises_at_every_call_and_gives_back(world: SessionWorld) -> None:
     world.feed("a", b"1")
     session, transaction = world.begin()
     [flowfile] = session.get_many(1)
@@ -749,7 +753,7 @@ def test_a_given_up_session_raises_at_every_call_and_gives_back(world: World) ->
     world.check()
 
 
-def test_a_session_that_ended_takes_nothing_any_more(world: World) -> None:
+def test_a_session_that_ended_takes_nothing_any_more(world: SessionWorld) -> None:
     world.feed("a", b"1", b"2")
     session, transaction = world.begin()
     session.remove(session.get_many(1))
@@ -763,7 +767,7 @@ def test_a_session_that_ended_takes_nothing_any_more(world: World) -> None:
 
 
 def test_a_session_given_up_at_the_very_end_of_a_call_gives_back_all_the_same(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: SessionWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.feed("a", b"1")
     session, transaction = world.begin()
@@ -790,7 +794,7 @@ def test_a_session_given_up_at_the_very_end_of_a_call_gives_back_all_the_same(
 
 
 def test_a_session_given_up_in_the_middle_of_a_call_gives_back_when_that_ends(
-    world: World,
+    world: SessionWorld,
 ) -> None:
     world.feed("a", b"1")
     session, transaction = world.begin()
@@ -811,7 +815,7 @@ def test_a_session_given_up_in_the_middle_of_a_call_gives_back_when_that_ends(
     world.check()
 
 
-def test_state_changes_with_the_commit_or_not_at_all(world: World) -> None:
+def test_state_changes_with_the_commit_or_not_at_all(world: SessionWorld) -> None:
     session = world.session()
     session.state.set({"position": "1"})
     assert session.state.get() == {"position": "1"}
@@ -837,7 +841,7 @@ def test_state_changes_with_the_commit_or_not_at_all(world: World) -> None:
     assert not world.repository.states
 
 
-def test_statistics_are_what_happened(world: World) -> None:
+def test_statistics_are_what_happened(world: SessionWorld) -> None:
     world.feed("a", b"12345", b"12")
     session, transaction = world.begin()
     one, two = session.get_many(2)
@@ -858,7 +862,7 @@ def test_statistics_are_what_happened(world: World) -> None:
     assert transaction.statistics.counters == {"rows": 3}
 
 
-def test_a_flowfile_polled_twice_is_refused_and_all_goes_back(world: World) -> None:
+def test_a_flowfile_polled_twice_is_refused_and_all_goes_back(world: SessionWorld) -> None:
     [fed] = world.feed("a", b"1")
     session = world.session()
     session.get_many(1)
@@ -870,7 +874,7 @@ def test_a_flowfile_polled_twice_is_refused_and_all_goes_back(world: World) -> N
 
 
 def test_content_that_is_gone_takes_the_flowfile_out_at_the_rollback(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: SessionWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     gone, _ = world.feed("a", b"1", b"2")
     claim = gone.claim

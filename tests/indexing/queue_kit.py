@@ -99,7 +99,7 @@ class KeptEvents:
         return [(value, dims) for name, value, dims in self.measures if name == metric]
 
 
-class World:
+class TaskQueueWorld:
     def __init__(self, folder, options: TaskQueueOptions | None = None) -> None:
         self.clock = VirtualClock()
         self.metadata = open_metadata(folder, self.clock)

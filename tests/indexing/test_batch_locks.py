@@ -119,7 +119,7 @@ def segment_lock(one: LockedSegment) -> TaskLockView:
 class Listing(SegmentListing):
     """Lists the segments of a world."""
 
-    def __init__(self, world: World, retries: RetryingCaller) -> None:
+    def __init__(self, world: BatchLocksWorld, retries: RetryingCaller) -> None:
         super().__init__(retries)
         self._world = world
 
@@ -128,7 +128,7 @@ class Listing(SegmentListing):
         return self._world.visible(intervals)
 
 
-class World:
+class BatchLocksWorld:
     """A task's locks, in a world where segments come and go."""
 
     def __init__(self, spec: Spec | None = None, *segments: Segment) -> None:
@@ -185,7 +185,7 @@ def nothing() -> None: ...
 
 
 def test_what_is_visible_is_locked_and_read() -> None:
-    world = World(None, segment(0), segment(1), segment(0, NEXT))
+    world = BatchLocksWorld(None, segment(0), segment(1), segment(0, NEXT))
     assert world.claim(BOTH) == [0, 1, 0]
     assert world.overlord.numbers == [(DAY, 0), (DAY, 1), (NEXT, 0)]
     assert world.locks.by_segment
@@ -196,14 +196,14 @@ def test_what_is_visible_is_locked_and_read() -> None:
 
 
 def test_a_task_that_may_not_locks_the_time_and_lists_for_itself() -> None:
-    world = World(Spec(locks_segments=False), segment(0))
+    world = BatchLocksWorld(Spec(locks_segments=False), segment(0))
     assert world.claim() is None
     assert world.overlord.numbers == [(DAY, None)]
     assert (world.locks.by_segment, world.locks.claimed) == (False, None)
 
 
 def test_who_had_the_locks_before_may_have_replaced_what_they_are_on() -> None:
-    world = World(None, segment(0), segment(1))
+    world = BatchLocksWorld(None, segment(0), segment(1))
     world.at_lock(
         lambda: world.segments.__setitem__(slice(None), [segment(0, version="v2")]), nothing
     )
@@ -214,14 +214,14 @@ def test_who_had_the_locks_before_may_have_replaced_what_they_are_on() -> None:
 
 
 def test_what_is_added_before_the_locks_are_had_is_taken_too() -> None:
-    world = World(None, segment(0))
+    world = BatchLocksWorld(None, segment(0))
     world.at_lock(lambda: world.segments.append(segment(1)), nothing)
     assert world.claim() == [0, 1]
     assert world.overlord.numbers == [(DAY, 0), (DAY, 1)]
 
 
 def test_others_that_add_without_end_are_not_waited_for() -> None:
-    world = World(None, segment(0))
+    world = BatchLocksWorld(None, segment(0))
     world.at_lock(lambda: world.segments.append(segment(len(world.segments))))
     read = world.claim()
     assert read is not None
@@ -239,7 +239,7 @@ def test_others_that_add_without_end_are_not_waited_for() -> None:
     ],
 )
 def test_what_does_not_allow_it_is_locked_by_time(segments: list[Segment]) -> None:
-    world = World(Spec(segment_granularity=Granularity.parse("day")), *segments)
+    world = BatchLocksWorld(Spec(segment_granularity=Granularity.parse("day")), *segments)
     assert world.claim(BOTH) is None
     assert world.overlord.numbers == [(BOTH, None)]
     assert not world.locks.by_segment
@@ -248,14 +248,14 @@ def test_what_does_not_allow_it_is_locked_by_time(segments: list[Segment]) -> No
 
 def test_locks_of_segments_go_before_the_time_is_locked() -> None:
     """The overlord of this test refuses a lock that its task's own other one is in the way of."""
-    world = World(None, segment(0))
+    world = BatchLocksWorld(None, segment(0))
     world.at_lock(lambda: world.segments.append(segment(2)), nothing)
     assert world.claim() is None
     assert world.overlord.numbers == [(DAY, None)]
 
 
 def test_there_is_no_way_back_from_what_was_read() -> None:
-    world = World(None, segment(0), segment(0, NEXT), segment(2, NEXT))
+    world = BatchLocksWorld(None, segment(0), segment(0, NEXT), segment(2, NEXT))
     assert world.claim(DAY) == [0]
     with pytest.raises(Conflict, match=r"one by one, but .*set forceTimeChunkLock to true"):
         world.claim(NEXT)
@@ -263,7 +263,7 @@ def test_there_is_no_way_back_from_what_was_read() -> None:
 
 
 def test_what_comes_after_a_time_was_locked_so_stays_beside() -> None:
-    world = World(None, segment(0))
+    world = BatchLocksWorld(None, segment(0))
     world.locks.cover([DAY])
     world.segments.append(segment(1))
     assert world.claim() == [0]
@@ -275,7 +275,7 @@ def test_what_comes_after_a_time_was_locked_so_stays_beside() -> None:
 
 
 def test_the_next_peon_reads_the_same_under_the_same_locks() -> None:
-    world = World(None, segment(0), segment(1))
+    world = BatchLocksWorld(None, segment(0), segment(1))
     world.claim()
     claimed = world.locks.claimed
     world.next_peon()
@@ -288,14 +288,14 @@ def test_the_next_peon_reads_the_same_under_the_same_locks() -> None:
 
 
 def test_the_next_peon_keeps_to_locks_of_time() -> None:
-    world = World(None, segment(0))
+    world = BatchLocksWorld(None, segment(0))
     world.overlord.held = [time_lock(DAY)]
     assert world.claim() is None
     assert world.overlord.numbers == [(DAY, None)]
 
 
 def test_the_next_peon_locks_no_time_across_those_it_has() -> None:
-    world = World(Spec(locks_segments=False))
+    world = BatchLocksWorld(Spec(locks_segments=False))
     world.overlord.held = [time_lock(NEXT)]
     locks = world.locks.lock([BOTH])
     assert world.overlord.numbers == [(DAY, None), (NEXT, None)]
@@ -303,22 +303,22 @@ def test_the_next_peon_locks_no_time_across_those_it_has() -> None:
 
 
 def test_named_segments_are_locked_alone() -> None:
-    world = World(None, segment(0), segment(1), segment(2))
+    world = BatchLocksWorld(None, segment(0), segment(1), segment(2))
     assert world.claim(named=[str(one.id) for one in world.segments[1:]]) == [1, 2]
     assert world.overlord.numbers == [(DAY, 1), (DAY, 2)]
 
 
 def test_an_append_locks_what_it_adds_and_nothing_before() -> None:
-    world = World(Spec(mode=APPEND), segment(0))
+    world = BatchLocksWorld(Spec(mode=APPEND), segment(0))
     world.locks.cover([DAY])
     assert world.overlord.asked == []
-    by_time = World(Spec(mode=APPEND, locks_segments=False), segment(0))
+    by_time = BatchLocksWorld(Spec(mode=APPEND, locks_segments=False), segment(0))
     by_time.locks.cover([DAY])
     assert by_time.overlord.numbers == [(DAY, None)]
 
 
 def test_time_chunks_that_only_the_rows_told_are_covered_once() -> None:
-    world = World(None, segment(0))
+    world = BatchLocksWorld(None, segment(0))
     world.locks.cover_written([DAY])
     world.segments.append(segment(0, NEXT))
     world.locks.cover_written([DAY, NEXT])
@@ -327,7 +327,7 @@ def test_time_chunks_that_only_the_rows_told_are_covered_once() -> None:
 
 @pytest.mark.parametrize("by_segment", [True, False])
 def test_more_locks_than_the_spec_allows_are_not_asked_for(by_segment: bool) -> None:
-    world = World(
+    world = BatchLocksWorld(
         Spec(locks_segments=by_segment, locks_max=1), segment(0), segment(0, Interval.parse(day(5)))
     )
     with pytest.raises(InvalidRequest, match=r"need 2 locks, more than maxAllowedLockCount 1"):
@@ -337,7 +337,7 @@ def test_more_locks_than_the_spec_allows_are_not_asked_for(by_segment: bool) -> 
 
 @pytest.mark.parametrize("way", ["claim", "lock"])
 def test_locks_on_segments_count_with_those_that_come_later(way: str) -> None:
-    world = World(Spec(locks_max=2), segment(0), segment(1), segment(0, NEXT))
+    world = BatchLocksWorld(Spec(locks_max=2), segment(0), segment(1), segment(0, NEXT))
     assert world.claim(DAY) == [0, 1]
     with pytest.raises(InvalidRequest, match=r"need 3 locks, more than maxAllowedLockCount 2"):
         world.claim(NEXT) if way == "claim" else world.locks.lock([NEXT])
@@ -345,7 +345,7 @@ def test_locks_on_segments_count_with_those_that_come_later(way: str) -> None:
 
 
 def test_who_is_in_the_way_is_waited_for_and_named_in_the_end() -> None:
-    world = World(None, segment(0))
+    world = BatchLocksWorld(None, segment(0))
     world.overlord.refused = ("task-7 holds it",)
     with pytest.raises(Conflict, match=r"taskLockTimeout \(5000 ms\): task-7 holds it"):
         world.claim()
@@ -353,7 +353,7 @@ def test_who_is_in_the_way_is_waited_for_and_named_in_the_end() -> None:
 
 
 def test_a_lock_that_was_taken_ends_the_task() -> None:
-    world = World(Spec(locks_segments=False))
+    world = BatchLocksWorld(Spec(locks_segments=False))
     world.overlord.held = [time_lock(DAY, revoked=True)]
     with pytest.raises(LockRevoked, match="submit the task again"):
         world.locks.lock([DAY])

@@ -18,7 +18,7 @@ ID = "autocompact__d"
 SPEC = {"type": "autocompact", "spec": {"dataSource": "d", "skipOffsetFromLatest": "P2D"}}
 
 
-class World(TermWorld):
+class CompactionWorld(TermWorld):
     """An overlord that leads, and the store that it leads by."""
 
     def __init__(self, folder) -> None:
@@ -54,7 +54,7 @@ def skips_noted(configs: CompactionConfigs) -> AuditRow:
 
 @pytest.fixture
 def world(tmp_path):
-    made = World(tmp_path)
+    made = CompactionWorld(tmp_path)
     yield made
     made.metadata.close()
 

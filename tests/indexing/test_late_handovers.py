@@ -61,7 +61,7 @@ class LateWorker:
         self.has.pop(task_id, None)
 
 
-class World:
+class HandoverWorld:
     """A task queue, and what becomes of the tasks that it hands out."""
 
     def __init__(self, *names: str) -> None:
@@ -129,7 +129,7 @@ class World:
         return tuple(self.announced)
 
 
-def give_up(world: World, task_id: str) -> LateWorker:
+def give_up(world: HandoverWorld, task_id: str) -> LateWorker:
     """Have a task handed to the first worker, which does not answer in time."""
     first = world.announced[0]
     first.silent = True
@@ -139,7 +139,7 @@ def give_up(world: World, task_id: str) -> LateWorker:
 
 
 def test_while_nobody_knows_whether_a_worker_took_a_task_its_actions_wait():
-    world = World("w")
+    world = HandoverWorld("w")
     worker = give_up(world, "a")
     assert world.heard("a") == {"w": "ask again"}
     worker.silent = False
@@ -151,7 +151,7 @@ def test_while_nobody_knows_whether_a_worker_took_a_task_its_actions_wait():
 
 @pytest.mark.parametrize("state", TaskState)
 def test_a_worker_that_took_a_task_too_late_is_never_heard_and_told_to_stop_it(state):
-    world = World("late", "second")
+    world = HandoverWorld("late", "second")
     second = world.announced[1]
     second.capacity = 0
     world.settle(1)
@@ -171,7 +171,7 @@ def test_a_worker_that_took_a_task_too_late_is_never_heard_and_told_to_stop_it(s
 
 
 def test_a_task_that_arrives_late_while_it_waits_for_any_worker_stays_there():
-    world = World("late")
+    world = HandoverWorld("late")
     late = give_up(world, "a")
     late.silent, late.capacity = False, 0
     world.settle(1)
@@ -183,7 +183,7 @@ def test_a_task_that_arrives_late_while_it_waits_for_any_worker_stays_there():
 
 
 def test_what_a_former_overlord_handed_over_is_heard_at_once():
-    world = World("w", "other")
+    world = HandoverWorld("w", "other")
     (worker, _other) = world.announced
     worker.takes("a")
     world.restore("a", "w")
@@ -194,7 +194,7 @@ def test_what_a_former_overlord_handed_over_is_heard_at_once():
 
 def test_a_restored_task_whose_worker_has_a_new_name_asks_until_that_name_was_heard():
     """A migrated data folder gives its worker a new name while its tasks run on."""
-    world = World("new")
+    world = HandoverWorld("new")
     (worker,) = world.announced
     worker.silent = True
     world.restore("a", "old")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lockbox_kit import DAY, Story, hours, task, word
-from queue_kit import World, held, kill, noop, states, submit
+from queue_kit import TaskQueueWorld, held, kill, noop, states, submit
 
 from penstock.indexing.lockbox.lockbox import AcquireLocks, PlaceTask
 from penstock.indexing.lockbox.model import LockGranted, LockRefused, LockType
@@ -26,7 +26,7 @@ def story():
 
 @pytest.fixture
 def world(tmp_path):
-    made = World(tmp_path)
+    made = TaskQueueWorld(tmp_path)
     yield made
     made.metadata.close()
 
@@ -238,7 +238,7 @@ class Plan:
 class Players:
     """Workers that run tasks by their plans: they wait inside for as long as it takes."""
 
-    world: World
+    world: TaskQueueWorld
     plans: dict[str, Plan]
     worked: dict[str, int] = field(default_factory=dict)
 
@@ -281,7 +281,7 @@ PLANS = st.builds(
 def test_every_mix_of_tasks_comes_to_its_end(plans, slots, restart_s):
     """Nobody has a time limit here: a deadlock would last for ever."""
     with TemporaryDirectory() as folder:
-        world = World(folder)
+        world = TaskQueueWorld(folder)
         for number, capacity in enumerate(slots):
             world.worker(f"w{number}", capacity=capacity)
         names = {f"t{number}": plan for number, plan in enumerate(plans)}

@@ -26,7 +26,7 @@ class Rounds:
         self.rounds += 1
 
 
-class World(TermWorld):
+class DutiesWorld(TermWorld):
     def __init__(self, folder) -> None:
         super().__init__(folder)
         self.deposed = 0
@@ -43,7 +43,7 @@ class World(TermWorld):
 
 @pytest.fixture
 def world(tmp_path):
-    made = World(tmp_path)
+    made = DutiesWorld(tmp_path)
     yield made
     made.metadata.close()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from queue_kit import World, kill, noop, submit
+from queue_kit import TaskQueueWorld, kill, noop, submit
 
 from penstock.core.errors import Fenced, Unavailable
 from penstock.indexing.ports import TaskState
@@ -11,7 +11,7 @@ from penstock.indexing.ports import TaskState
 
 @pytest.fixture
 def world(tmp_path):
-    made = World(tmp_path)
+    made = TaskQueueWorld(tmp_path)
     yield made
     made.metadata.close()
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from queue_kit import World, noop, submit
+from queue_kit import TaskQueueWorld, noop, submit
 
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.overlord.errors import QueueFull
@@ -17,15 +17,15 @@ from penstock.indexing.specs.batch.kinds import parse_batch_task
 from penstock.services.options import resolution
 from penstock.services.roles.overlord import overlord_options
 
-Make = Callable[[TaskQueueOptions], World]
+Make = Callable[[TaskQueueOptions], TaskQueueWorld]
 
 
 @pytest.fixture
 def make(tmp_path) -> Iterator[Make]:
     with ExitStack() as open_worlds:
 
-        def made(options: TaskQueueOptions) -> World:
-            world = World(tmp_path, options)
+        def made(options: TaskQueueOptions) -> TaskQueueWorld:
+            world = TaskQueueWorld(tmp_path, options)
             open_worlds.callback(world.metadata.close)
             return world
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from queue_kit import SaidWorker, World
+from queue_kit import SaidWorker, TaskQueueWorld
 
 from penstock.core.errors import Conflict, Unavailable
 from penstock.indexing.overlord.runner.worker_config import WorkerConfig
@@ -14,7 +14,7 @@ from penstock.indexing.ports import TaskState
 
 @pytest.fixture
 def world(tmp_path):
-    world = World(tmp_path)
+    world = TaskQueueWorld(tmp_path)
     yield world
     world.metadata.close()
 

@@ -36,7 +36,7 @@ def schema_of(granularity: str):
     return parse_supervisor_spec(text).data_schema
 
 
-class World(OneTask):
+class StreamsWorld(OneTask):
     """One stream after another, each of its own granularity, and batch tasks between them."""
 
     def __init__(self, folder, context) -> None:
@@ -135,7 +135,7 @@ class World(OneTask):
 
 @pytest.fixture(params=[False, True], ids=["exclusive", "concurrent"])
 def world(request, tmp_path):
-    made = World(tmp_path, {"useConcurrentLocks": True} if request.param else {})
+    made = StreamsWorld(tmp_path, {"useConcurrentLocks": True} if request.param else {})
     yield made
     made.metadata.close()
 
@@ -157,7 +157,7 @@ def test_an_hourly_stream_goes_on_in_what_a_compaction_made(world, interval, gra
 
 
 def test_a_stream_whose_locks_are_held_yet_goes_on_in_the_larger_chunk(tmp_path):
-    world = World(tmp_path, {"useConcurrentLocks": True})
+    world = StreamsWorld(tmp_path, {"useConcurrentLocks": True})
     world.stream("HOUR", range(6), ends=False)
     world.compact(DAY, "DAY")
     world.stream("HOUR", range(6), ends=False)
@@ -264,7 +264,7 @@ def test_rows_at_both_ends_of_the_calendar(world):
 
 
 def test_a_task_that_holds_an_hour_gets_the_day_around_it(tmp_path):
-    world = World(tmp_path, {})
+    world = StreamsWorld(tmp_path, {})
     world.stream("HOUR", range(3))
     world.compact(DAY, "DAY")
     world.compact(hour(1), "HOUR")

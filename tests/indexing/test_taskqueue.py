@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 from msgspec import structs
-from queue_kit import SaidWorker, World, held, kill, noop, states, submit
+from queue_kit import SaidWorker, TaskQueueWorld, held, kill, noop, states, submit
 
 from penstock.core.errors import Conflict, InvalidRequest, LockRevoked, Unavailable
 from penstock.indexing.lockbox.model import Revoked
@@ -34,7 +34,7 @@ from penstock.storage.metadata import (
 
 @pytest.fixture
 def world(tmp_path):
-    made = World(tmp_path)
+    made = TaskQueueWorld(tmp_path)
     yield made
     made.metadata.close()
 
@@ -453,7 +453,7 @@ def test_an_end_that_cannot_be_stored_is_told_again_until_it_is(world, monkeypat
 
 def test_the_first_end_stands_though_the_answer_of_the_store_was_lost(tmp_path, monkeypatch):
     # The comparison with the store comes before the end is stored again.
-    world = World(tmp_path, TaskQueueOptions(retry_ms=120_000))
+    world = TaskQueueWorld(tmp_path, TaskQueueOptions(retry_ms=120_000))
     worker = world.worker("w")
     world.add("a")
     set_statuses = world.metadata.tasks.set_statuses

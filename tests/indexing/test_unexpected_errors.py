@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from call_faults_kit import Faults
 from mailbox_kit import StepLanes
-from queue_kit import World, noop
+from queue_kit import TaskQueueWorld, noop
 
 from penstock.core.errors import Closed, Fenced, InvalidRequest, PenstockError, Unavailable
 from penstock.core.waits import WaitTable
@@ -287,7 +287,7 @@ def test_a_spec_that_raises_is_refused_and_ends_a_task_that_is_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     """It would end each overlord that takes the task over, at its start."""
-    world = World(tmp_path)
+    world = TaskQueueWorld(tmp_path)
     world.queue.add(noop("stored"))
     world.queue.add(noop("at_worker"))
     world.metadata.tasks.set_statuses([("at_worker", TaskState.RUNNING, {"worker": "w"})])

@@ -53,7 +53,7 @@ class Launcher:
         return self.peons[-1]
 
 
-class World:
+class WorkerTasksWorld:
     def __init__(
         self,
         folder: Path,
@@ -125,7 +125,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path):
-    return World(tmp_path)
+    return WorkerTasksWorld(tmp_path)
 
 
 def noop(task_id: str):
@@ -363,7 +363,7 @@ def test_a_damaged_state_file_is_no_reason_to_refuse_work(world):
 
 
 def test_tasks_are_spread_over_the_folders_and_found_in_each(tmp_path):
-    world = World(tmp_path, more_folders=1)
+    world = WorkerTasksWorld(tmp_path, more_folders=1)
     world.worker.assign(named("a"))
     world.worker.assign(named("b"))
     assert sorted(Path(peon.folder).parent.name for peon in world.launcher.peons) == [
@@ -375,7 +375,7 @@ def test_tasks_are_spread_over_the_folders_and_found_in_each(tmp_path):
 
 
 def test_a_task_that_grows_too_large_is_ended(tmp_path):
-    world = World(tmp_path, WorkerOptions(2, task_bytes_max=1_000_000))
+    world = WorkerTasksWorld(tmp_path, WorkerOptions(2, task_bytes_max=1_000_000))
     world.worker.assign(named("a"))
     world.worker.assign(named("b"))
     (world.folder / "a" / "persist" / "0").mkdir(parents=True)
@@ -396,7 +396,7 @@ class Fleeting(OsFileSystem):
 
 
 def test_a_task_whose_files_come_and_go_is_measured(tmp_path):
-    world = World(tmp_path, WorkerOptions(1, task_bytes_max=1_000), fs=Fleeting())
+    world = WorkerTasksWorld(tmp_path, WorkerOptions(1, task_bytes_max=1_000), fs=Fleeting())
     world.worker.assign(named("a"))
     (world.folder / "a" / "fleeting").touch()
     (world.folder / "a" / "large").write_bytes(bytes(1_001))
@@ -407,7 +407,7 @@ def test_a_task_whose_files_come_and_go_is_measured(tmp_path):
 
 
 def test_while_folders_are_measured_the_worker_goes_on(tmp_path):
-    world = World(tmp_path, WorkerOptions(3, task_bytes_max=1_000))
+    world = WorkerTasksWorld(tmp_path, WorkerOptions(3, task_bytes_max=1_000))
     for task_id in ("ends", "comes again", "grows"):
         world.worker.assign(named(task_id))
         (world.folder / task_id / "large").write_bytes(bytes(1_001))
@@ -431,7 +431,7 @@ def test_while_folders_are_measured_the_worker_goes_on(tmp_path):
 
 
 def test_while_a_folder_is_deleted_the_worker_goes_on_but_for_its_id(tmp_path):
-    world = World(tmp_path, WorkerOptions(2, forget_delay_ms=5_000))
+    world = WorkerTasksWorld(tmp_path, WorkerOptions(2, forget_delay_ms=5_000))
     world.worker.assign(named("a"))
     world.ends_well("a")
     world.settle(2)  # its log is kept
@@ -452,7 +452,7 @@ def test_while_a_folder_is_deleted_the_worker_goes_on_but_for_its_id(tmp_path):
 def test_a_thousand_tasks_go_through(tmp_path):
     # In memory, as a disk would be all that is measured.
     options = WorkerOptions(1_000, watch_interval_ms=60_000)
-    world = World(tmp_path, options, fs=CrashableFileSystem())
+    world = WorkerTasksWorld(tmp_path, options, fs=CrashableFileSystem())
     world.logs = None
     world.start()
     ids = [f"noop-{number}" for number in range(1_000)]
@@ -529,7 +529,7 @@ def test_a_place_of_another_life_is_answered_with_everything(world):
 
 
 def test_who_waits_is_answered_when_the_worker_stops_and_their_number_is_bounded(tmp_path):
-    world = World(tmp_path, WorkerOptions(2, waiters_max=1))
+    world = WorkerTasksWorld(tmp_path, WorkerOptions(2, waiters_max=1))
     place = world.ask(HistoryPlace(), 0).place
     first = world.worker.changes(place, 60_000)
     second = world.worker.changes(place, 60_000)

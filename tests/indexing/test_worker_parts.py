@@ -122,7 +122,7 @@ class Shipper:
         return future
 
 
-class World:
+class EndedTasksWorld:
     """Ended tasks alone."""
 
     def __init__(self, failures: int = 0) -> None:
@@ -153,7 +153,7 @@ class World:
 
 
 def test_a_task_is_told_of_until_it_is_forgotten_and_its_folder_goes_a_while_later():
-    world = World()
+    world = EndedTasksWorld()
     world.settle(500)
     assert world.ended.status("a").state is TaskState.SUCCESS
     assert world.removed == []
@@ -168,7 +168,7 @@ def test_a_task_is_told_of_until_it_is_forgotten_and_its_folder_goes_a_while_lat
 
 @pytest.mark.parametrize(("failures", "tries"), [(2, 3), (100, 3)])
 def test_a_folder_stays_until_its_log_is_kept_or_was_tried_often(failures, tries):
-    world = World(failures)
+    world = EndedTasksWorld(failures)
     world.ended.forget("a")
     world.settle(30)
     (wait,) = world.waits.all()
@@ -179,7 +179,7 @@ def test_a_folder_stays_until_its_log_is_kept_or_was_tried_often(failures, tries
 
 
 def test_the_folder_of_a_task_that_is_here_again_is_left():
-    world = World()
+    world = EndedTasksWorld()
     world.ended.forget("a")
     world.taken.add("a")
     world.settle(1_000)
@@ -187,7 +187,7 @@ def test_the_folder_of_a_task_that_is_here_again_is_left():
 
 
 def test_the_folder_of_a_later_task_of_that_id_is_kept_for_as_long_as_that_one_needs_it():
-    world = World()
+    world = EndedTasksWorld()
     world.ended.forget("a")
     world.settle(40)
     # It came again and has ended: queries may still read what it left.
@@ -200,7 +200,7 @@ def test_the_folder_of_a_later_task_of_that_id_is_kept_for_as_long_as_that_one_n
 
 
 def test_a_folder_that_could_not_be_deleted_is_tried_again():
-    world = World()
+    world = EndedTasksWorld()
     world.stuck = 2
     world.ended.forget("a")
     world.settle(61)
@@ -213,7 +213,7 @@ def test_a_folder_that_could_not_be_deleted_is_tried_again():
 
 
 def test_what_a_later_task_could_not_clear_goes_when_nobody_comes_again():
-    world = World()
+    world = EndedTasksWorld()
     world.ended.forget("a")
     world.settle(40)
     world.ended.begin_deletion("a")
@@ -229,7 +229,7 @@ def test_what_a_later_task_could_not_clear_goes_when_nobody_comes_again():
 
 
 def test_what_a_later_task_has_cleared_is_not_deleted_again():
-    world = World()
+    world = EndedTasksWorld()
     world.ended.forget("a")
     world.ended.begin_deletion("a")
     world.ended.end_deletion("a", whole=True)

@@ -39,7 +39,7 @@ AGE_MS = 60_000
 PROGRAM = (sys.executable, waiting_peon.__file__)
 
 
-class World:
+class PeonProcessesWorld:
     def __init__(self, folder: Path, spares: int = 2, program: tuple[str, ...] = PROGRAM) -> None:
         self.folder = folder
         self.clock = VirtualClock()
@@ -130,13 +130,13 @@ def is_forked(pid: int) -> bool:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
+def world(tmp_path: Path) -> Iterator[PeonProcessesWorld]:
+    made = PeonProcessesWorld(tmp_path)
     yield made
     made.stop()
 
 
-def test_spares_are_forked_and_are_children_of_the_worker(world: World) -> None:
+def test_spares_are_forked_and_are_children_of_the_worker(world: PeonProcessesWorld) -> None:
     first, second = world.ready()
     # Each has a session of its own, soon after it was forked.
     world.until(lambda: {os.getsid(first), os.getsid(second)} == {first, second})
@@ -147,7 +147,7 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def test_a_spare_that_has_waited_too_long_is_replaced(world: World) -> None:
+def test_a_spare_that_has_waited_too_long_is_replaced(world: PeonProcessesWorld) -> None:
     first = world.ready()
     world.settle(AGE_MS / 1000 - 1)
     assert world.spares() == first
@@ -156,7 +156,7 @@ def test_a_spare_that_has_waited_too_long_is_replaced(world: World) -> None:
     world.until(lambda: len(world.spares()) == 2 and not world.spares() & first)
 
 
-def test_one_that_was_taken_is_not_replaced_for_its_age(world: World) -> None:
+def test_one_that_was_taken_is_not_replaced_for_its_age(world: PeonProcessesWorld) -> None:
     first = world.ready()
     taken = world.launch("t1")
     assert taken.process.pid in first
@@ -167,7 +167,7 @@ def test_one_that_was_taken_is_not_replaced_for_its_age(world: World) -> None:
     assert taken.exit_code() is None
 
 
-def test_no_descriptor_outlives_a_peon(world: World) -> None:
+def test_no_descriptor_outlives_a_peon(world: PeonProcessesWorld) -> None:
     """Each hand-off takes a spare; its timer and its task refer to the process for long after."""
     world.ready()
     before = open_files()
@@ -184,7 +184,9 @@ def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_a_task_gets_a_process_that_lives_before_the_end_of_a_spare_was_told(world: World) -> None:
+def test_a_task_gets_a_process_that_lives_before_the_end_of_a_spare_was_told(
+    world: PeonProcessesWorld,
+) -> None:
     first = world.ready()
     for pid in first:
         os.kill(pid, signal.SIGKILL)
@@ -195,7 +197,7 @@ def test_a_task_gets_a_process_that_lives_before_the_end_of_a_spare_was_told(wor
     assert taken.exit_code() is None
 
 
-def test_without_a_spare_a_task_runs_in_a_forked_process(world: World) -> None:
+def test_without_a_spare_a_task_runs_in_a_forked_process(world: PeonProcessesWorld) -> None:
     first = world.ready()
     taken = [world.launch(f"t{number}") for number in range(3)]
     assert {one.process.pid for one in taken[:2]} == first
@@ -205,19 +207,21 @@ def test_without_a_spare_a_task_runs_in_a_forked_process(world: World) -> None:
     world.until(lambda: len(world.spares()) == 5)
 
 
-def test_before_the_server_is_ready_a_task_runs_in_a_new_process(world: World) -> None:
+def test_before_the_server_is_ready_a_task_runs_in_a_new_process(world: PeonProcessesWorld) -> None:
     taken = world.launch("t1")  # no mail has run, so nobody was told that it is ready
     assert not isinstance(taken.process, ForkedProcess)
     assert taken.process.pid not in world.ready()
 
 
-def test_after_waiting_for_the_server_tasks_are_forked(world: World) -> None:
+def test_after_waiting_for_the_server_tasks_are_forked(world: PeonProcessesWorld) -> None:
     world.peons.wait_for_server(30)
     world.settle(0)  # a launch is mail behind the mail of the server
     assert isinstance(world.launch("t1").process, ForkedProcess)
 
 
-def test_a_server_that_was_killed_is_replaced_and_what_it_forked_goes_on(world: World) -> None:
+def test_a_server_that_was_killed_is_replaced_and_what_it_forked_goes_on(
+    world: PeonProcessesWorld,
+) -> None:
     first = world.ready()
     server = world.server()
     assert server is not None
@@ -228,7 +232,9 @@ def test_a_server_that_was_killed_is_replaced_and_what_it_forked_goes_on(world: 
     assert set(taken) == first
 
 
-def test_a_server_that_is_frozen_is_killed_and_the_task_gets_a_process(world: World) -> None:
+def test_a_server_that_is_frozen_is_killed_and_the_task_gets_a_process(
+    world: PeonProcessesWorld,
+) -> None:
     world.ready()
     server = world.server()
     assert server is not None
@@ -242,7 +248,7 @@ def test_a_server_that_is_frozen_is_killed_and_the_task_gets_a_process(world: Wo
 
 
 def test_a_server_that_is_never_ready_is_replaced(tmp_path: Path) -> None:
-    world = World(tmp_path, program=(*PROGRAM, "--hangs"))
+    world = PeonProcessesWorld(tmp_path, program=(*PROGRAM, "--hangs"))
     [first] = world.alive()
     world.settle(59)
     assert world.alive() == {first}
@@ -254,7 +260,7 @@ def test_a_server_that_is_never_ready_is_replaced(tmp_path: Path) -> None:
 
 
 def test_where_no_server_can_be_spares_are_new_processes(tmp_path: Path) -> None:
-    world = World(tmp_path, program=(*PROGRAM, "--no-forks"))
+    world = PeonProcessesWorld(tmp_path, program=(*PROGRAM, "--no-forks"))
     world.peons.wait_for_server(30)
     world.until(lambda: len(world.waiting()) == 2)
     assert not world.spares()
@@ -265,7 +271,7 @@ def test_where_no_server_can_be_spares_are_new_processes(tmp_path: Path) -> None
 
 
 def test_a_worker_without_spares_has_no_server(tmp_path: Path) -> None:
-    world = World(tmp_path, spares=0)
+    world = PeonProcessesWorld(tmp_path, spares=0)
     world.peons.wait_for_server(30)
     assert world.alive() == set()
     taken = world.launch("t1")
@@ -273,7 +279,7 @@ def test_a_worker_without_spares_has_no_server(tmp_path: Path) -> None:
     world.stop()
 
 
-def test_exit_codes_of_forked_processes_reach_their_parent(world: World) -> None:
+def test_exit_codes_of_forked_processes_reach_their_parent(world: PeonProcessesWorld) -> None:
     world.ready()
     ended, killed = world.launch("t1"), world.launch("t2")
     ended.hang_up()
@@ -284,7 +290,7 @@ def test_exit_codes_of_forked_processes_reach_their_parent(world: World) -> None
     assert killed.exit_code() == -signal.SIGKILL
 
 
-def test_orphans_that_have_ended_are_removed(world: World) -> None:
+def test_orphans_that_have_ended_are_removed(world: PeonProcessesWorld) -> None:
     """As a server that is killed during a fork leaves: the worker adopts them, and knows none."""
     world.ready()
     # It ends with its input, after its parent.
@@ -304,7 +310,7 @@ def test_orphans_that_have_ended_are_removed(world: World) -> None:
 
 @pytest.mark.parametrize(("module", "name"), [(os, "pidfd_open"), (socket, "socketpair")])
 def test_a_server_for_which_descriptors_lack_is_started_later(
-    world: World, monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str
+    world: PeonProcessesWorld, monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str
 ) -> None:
     world.ready()
     server = world.server()
@@ -328,7 +334,7 @@ def test_a_server_for_which_descriptors_lack_is_started_later(
 
 
 def test_a_process_that_cannot_be_watched_is_killed(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: PeonProcessesWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two processes for one task would write into the same folder."""
     started = []
@@ -354,7 +360,7 @@ class EndsNever(ForkedProcess):
 
 
 def test_a_process_that_cannot_be_ended_keeps_no_other_one_from_being_ended(tmp_path: Path) -> None:
-    world = World(tmp_path)
+    world = PeonProcessesWorld(tmp_path)
     world.ready()
     stuck, other = world.launch("t1"), world.launch("t2")
     process, stuck.process = stuck.process, EndsNever(stuck.process.pid)
@@ -386,7 +392,7 @@ def test_a_peon_whose_worker_has_ended_ends_before_it_imports_anything() -> None
 
 @pytest.mark.parametrize("error", [MemoryError, RuntimeError])
 def test_a_process_whose_watch_fails_unexpectedly_is_killed(
-    world: World, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+    world: PeonProcessesWorld, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     """It waited for ever, with its pipes open, and nobody knew of it."""
     world.ready()

@@ -31,7 +31,7 @@ SHOPS = [{"name": "shop", "type": "string"}, {"name": "cents", "type": "long"}]
 DAY = "TIMESTAMP '2026-11-20' AS __time"
 
 
-class World:
+class BatchEngineWorld:
     """An engine, and the folder that a test has."""
 
     def __init__(self, sessions: SparkSessions, folder: Path, options: SparkBatchOptions) -> None:
@@ -83,14 +83,14 @@ def inline(*lines: str) -> dict[str, object]:
 
 
 @pytest.fixture
-def world(sessions: SparkSessions, tmp_path: Path) -> Iterator[World]:
+def world(sessions: SparkSessions, tmp_path: Path) -> Iterator[BatchEngineWorld]:
     options = SparkBatchOptions(environment={"PENSTOCK_INPUT_TEST": "open sesame"})
-    made = World(sessions, tmp_path, options)
+    made = BatchEngineWorld(sessions, tmp_path, options)
     yield made
     made.engine.close()
 
 
-def test_rows_of_json_have_the_types_of_the_signature(world: World) -> None:
+def test_rows_of_json_have_the_types_of_the_signature(world: BatchEngineWorld) -> None:
     signature = [
         {"name": "a", "type": "STRING"},
         {"name": "b", "type": "long"},
@@ -108,7 +108,7 @@ def test_rows_of_json_have_the_types_of_the_signature(world: World) -> None:
     ]  # fmt: skip
 
 
-def test_csv_with_a_header_and_the_columns_in_sql(world: World) -> None:
+def test_csv_with_a_header_and_the_columns_in_sql(world: BatchEngineWorld) -> None:
     (world.folder / "a.csv").write_text("shop,left out,cents\nBern,x,350\n")
     (world.folder / "b.csv").write_text("cents,shop\n300,Basel\n,Chur\n")
     source = {"type": "local", "baseDir": str(world.folder), "filter": "*.csv"}
@@ -119,7 +119,7 @@ def test_csv_with_a_header_and_the_columns_in_sql(world: World) -> None:
                          {"shop": "Chur", "c": None}]  # fmt: skip
 
 
-def test_lists_are_lists_whoever_wrote_them(world: World) -> None:
+def test_lists_are_lists_whoever_wrote_them(world: BatchEngineWorld) -> None:
     signature = [
         {"name": "s", "type": "ARRAY<STRING>"},
         {"name": "n", "type": "ARRAY<LONG>"},
@@ -144,7 +144,7 @@ def test_lists_are_lists_whoever_wrote_them(world: World) -> None:
         world.rows(f"SELECT {DAY}, n FROM {bad}")
 
 
-def test_several_tables_joins_common_tables_and_sub_queries(world: World) -> None:
+def test_several_tables_joins_common_tables_and_sub_queries(world: BatchEngineWorld) -> None:
     shops = extern(inline('{"shop":"Bern","cents":1}', '{"shop":"Chur","cents":2}'))
     names = [{"name": "shop", "type": "string"}, {"name": "land", "type": "string"}]
     format_ = {"type": "csv", "columns": ["shop", "land"]}
@@ -164,7 +164,7 @@ def test_several_tables_joins_common_tables_and_sub_queries(world: World) -> Non
     ]
 
 
-def test_rows_that_do_not_parse_are_counted_once_and_told(world: World) -> None:
+def test_rows_that_do_not_parse_are_counted_once_and_told(world: BatchEngineWorld) -> None:
     (world.folder / "rows.json").write_text('{"cents":1}\n\nnonsense\n{"cents":"x"}\n{"cents":2}\n')
     table = extern({"type": "local", "files": [str(world.folder / "rows.json")]})
     query = f"INSERT INTO d SELECT {DAY}, a.cents FROM {table} a JOIN {table} b USING (cents)"
@@ -179,7 +179,7 @@ def test_rows_that_do_not_parse_are_counted_once_and_told(world: World) -> None:
     assert (nothing.files, nothing.counts.unparseable) == ((), 2)
 
 
-def test_a_table_of_which_no_row_parses_is_borne_by_a_number_alone(world: World) -> None:
+def test_a_table_of_which_no_row_parses_is_borne_by_a_number_alone(world: BatchEngineWorld) -> None:
     query = f"INSERT INTO d SELECT {DAY}, * FROM {extern(inline('x'))}"
     with pytest.raises(EngineFailure, match=r"the only row cannot be parsed.*inline:1"):
         world.write(query, {"maxParseExceptions": -1})
@@ -192,7 +192,7 @@ def test_a_table_of_which_no_row_parses_is_borne_by_a_number_alone(world: World)
         world.write(both, {"maxParseExceptions": -1})
 
 
-def test_a_table_may_be_empty_and_a_limit_takes_few_rows(world: World) -> None:
+def test_a_table_may_be_empty_and_a_limit_takes_few_rows(world: BatchEngineWorld) -> None:
     for format_ in (JSON, HEADER):
         assert world.rows(f"SELECT {DAY}, * FROM {extern(inline(''), format_)}") == []
     many = extern(inline(*(f'{{"cents":{n}}}' for n in range(1_000))))
@@ -200,21 +200,21 @@ def test_a_table_may_be_empty_and_a_limit_takes_few_rows(world: World) -> None:
     assert limited == [{"cents": 0}, {"cents": 1}]
 
 
-def test_a_number_as_time_counts_milliseconds(world: World) -> None:
+def test_a_number_as_time_counts_milliseconds(world: BatchEngineWorld) -> None:
     signature = [{"name": "__time", "type": "long"}, {"name": "a", "type": "string"}]
     table = extern(inline('{"__time":1763596800000,"a":"x"}'), JSON, signature)
     result = world.write(f"INSERT INTO d SELECT * FROM {table}")
     assert str(result.files[0].data.interval).startswith("2025-11-20")
 
 
-def test_parquet_and_files_of_a_store(world: World) -> None:
+def test_parquet_and_files_of_a_store(world: BatchEngineWorld) -> None:
     pq.write_table(pa.table({"shop": ["Bern"], "cents": [5]}), world.folder / "a.parquet")
     source = {"type": "fsspec", "uris": [f"file://{world.folder}/a.parquet"]}
     found = world.rows(f"SELECT {DAY}, * FROM {extern(source, {'type': 'parquet'})}")
     assert found == [{"shop": "Bern", "cents": 5}]
 
 
-def test_partitions_by_ranges_read_the_files_once(world: World) -> None:
+def test_partitions_by_ranges_read_the_files_once(world: BatchEngineWorld) -> None:
     lines = [f'{{"shop":"s{n % 9}","cents":{n}}}' for n in range(900)]
     result = world.write(
         f"REPLACE INTO d OVERWRITE ALL SELECT {DAY}, * FROM {extern(inline(*lines))}",
@@ -238,7 +238,7 @@ def server() -> Iterator[Served]:
 
 
 def test_http_is_asked_once_with_a_password_of_the_environment(
-    world: World, server: Served
+    world: BatchEngineWorld, server: Served
 ) -> None:
     source = {
         "type": "http",
@@ -255,7 +255,9 @@ def test_http_is_asked_once_with_a_password_of_the_environment(
         world.rows(f"SELECT {DAY}, * FROM {extern(source)}")
 
 
-def test_what_cannot_be_read_is_named_without_its_secrets(world: World, server: Served) -> None:
+def test_what_cannot_be_read_is_named_without_its_secrets(
+    world: BatchEngineWorld, server: Served
+) -> None:
     address = server.address
     (world.folder / "cut.json.gz").write_bytes(b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xab")
     (world.folder / "no.parquet").write_bytes(b"PAR1nothing")
@@ -281,7 +283,7 @@ def test_what_cannot_be_read_is_named_without_its_secrets(world: World, server: 
     assert not list(world.folder.glob("**/extern-*")), "the scratch folders are gone"
 
 
-def test_files_are_reached_by_extern_alone(world: World) -> None:
+def test_files_are_reached_by_extern_alone(world: BatchEngineWorld) -> None:
     (world.folder / "a.json").write_text('{"cents":1}\n')
     table = extern(inline('{"cents":1}'))
     for source in (
@@ -293,13 +295,13 @@ def test_files_are_reached_by_extern_alone(world: World) -> None:
             world.rows(f"SELECT {DAY}, x.* FROM {source} x, {table} y")
 
 
-def test_a_function_of_druids_in_the_query_is_told_in_sparks_words(world: World) -> None:
+def test_a_function_of_druids_in_the_query_is_told_in_sparks_words(world: BatchEngineWorld) -> None:
     first_line = r"^[^\n]*In Spark SQL: timestamp_millis\(number\)"
     with pytest.raises(EngineFailure, match=first_line):
         world.rows(f"SELECT MILLIS_TO_TIMESTAMP(cents) AS __time FROM {extern(inline(''))}")
 
 
-def test_a_table_of_one_call_is_not_that_of_another(world: World) -> None:
+def test_a_table_of_one_call_is_not_that_of_another(world: BatchEngineWorld) -> None:
     query = f"SELECT {DAY}, cents FROM "
     assert world.rows(query + extern(inline('{"cents":1}'))) == [{"cents": 1}]
     assert world.rows(query + extern(inline('{"cents":2}'))) == [{"cents": 2}]

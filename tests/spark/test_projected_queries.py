@@ -77,7 +77,7 @@ def sales(month: int, salt: int = 0, rows: int = 300) -> pa.Table:
     return table(times, name=name, n=n, price=price)
 
 
-class World:
+class RouterWorld:
     """A data folder and a router over it, whose maker works when it is told."""
 
     def __init__(self, folder: Path, sessions: SparkSessions) -> None:
@@ -139,13 +139,13 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path, sessions: SparkSessions) -> Iterator[World]:
-    made = World(tmp_path, sessions)
+def world(tmp_path: Path, sessions: SparkSessions) -> Iterator[RouterWorld]:
+    made = RouterWorld(tmp_path, sessions)
     yield made
     made.close()
 
 
-def test_none_made_some_made_all_made(world: World) -> None:
+def test_none_made_some_made_all_made(world: RouterWorld) -> None:
     world.data.publish("sales", sales(1), JANUARY)
     world.check("")
     world.check("by day", wish=FORCED)  # summed up on the fly
@@ -163,7 +163,7 @@ def test_none_made_some_made_all_made(world: World) -> None:
 
 
 @pytest.mark.parametrize("sql", ["reflect('java.lang.System', 'getenv', 'PATH')", "`c1`"])
-def test_expressions_are_checked_as_spark_understood_them(world: World, sql: str) -> None:
+def test_expressions_are_checked_as_spark_understood_them(world: RouterWorld, sql: str) -> None:
     """The check of texts is not the only wall; plans of wide datasources are not cut."""
     rows = Measure("rows", "", "__p_rows")
     plan = ProjectionPlan("p", (GroupingKey("k", sql),), (rows,), (f"{sql} IS NOT NULL",), "0" * 16)
@@ -183,7 +183,7 @@ def test_expressions_are_checked_as_spark_understood_them(world: World, sql: str
                 }
 
 
-def test_parameters_limits_and_names_of_columns_stay(world: World) -> None:
+def test_parameters_limits_and_names_of_columns_stay(world: RouterWorld) -> None:
     world.data.publish("sales", sales(1), JANUARY)
     world.make()
     sql = (
@@ -205,7 +205,7 @@ def test_parameters_limits_and_names_of_columns_stay(world: World) -> None:
     assert rows.truncated
 
 
-def test_less_than_half_is_no_reason_to_use_it(world: World) -> None:
+def test_less_than_half_is_no_reason_to_use_it(world: RouterWorld) -> None:
     world.data.publish("sales", sales(1, rows=50), JANUARY)
     world.make()
     world.data.publish("sales", sales(2, rows=3000), FEBRUARY)
@@ -213,7 +213,7 @@ def test_less_than_half_is_no_reason_to_use_it(world: World) -> None:
     world.check("by day", wish=FORCED)
 
 
-def test_a_segment_that_is_replaced_or_clipped_counts_as_it_is_now(world: World) -> None:
+def test_a_segment_that_is_replaced_or_clipped_counts_as_it_is_now(world: RouterWorld) -> None:
     world.data.publish("sales", sales(1), JANUARY)
     world.make()
     world.check("by day")
@@ -237,7 +237,7 @@ def test_a_segment_that_is_replaced_or_clipped_counts_as_it_is_now(world: World)
     world.check("by day")
 
 
-def test_what_tasks_announce_is_summed_up_on_the_fly(world: World) -> None:
+def test_what_tasks_announce_is_summed_up_on_the_fly(world: RouterWorld) -> None:
     world.data.publish("sales", sales(1), JANUARY)
     world.make()
     world.data.announce("sales", sales(2, rows=100), FEBRUARY)
@@ -246,7 +246,7 @@ def test_what_tasks_announce_is_summed_up_on_the_fly(world: World) -> None:
     assert len(world.files()) == 1
 
 
-def test_columns_that_change_their_type_or_come_later(world: World) -> None:
+def test_columns_that_change_their_type_or_come_later(world: RouterWorld) -> None:
     world.declare(BY_DAY, BY_NAME)
     world.data.publish("sales", sales(1), JANUARY)
     world.make(ASKED_BY_NAME)
@@ -266,7 +266,7 @@ def test_columns_that_change_their_type_or_come_later(world: World) -> None:
     world.check("by name", more)
 
 
-def test_the_newest_is_made_first(world: World) -> None:
+def test_the_newest_is_made_first(world: RouterWorld) -> None:
     world.data.publish("sales", sales(2), FEBRUARY)
     world.data.publish("sales", sales(1), JANUARY)
     one = world.router(BuilderOptions(file_bytes_min=0, queued_files=1))
@@ -276,7 +276,7 @@ def test_the_newest_is_made_first(world: World) -> None:
     assert one.maker.dropped.value == 1
 
 
-def test_the_coarsest_that_fits_answers(world: World) -> None:
+def test_the_coarsest_that_fits_answers(world: RouterWorld) -> None:
     world.declare(BY_DAY, BY_NAME)
     world.data.publish("sales", sales(1), JANUARY)
     world.make(ASKED)
@@ -286,7 +286,7 @@ def test_the_coarsest_that_fits_answers(world: World) -> None:
     world.check("by day", ASKED_BY_NAME, ProjectionOptions(use="by day"))
 
 
-def test_a_query_that_insists_is_told_why_none_fits(world: World) -> None:
+def test_a_query_that_insists_is_told_why_none_fits(world: RouterWorld) -> None:
     world.data.publish("sales", sales(1), JANUARY)
     world.data.publish("other", sales(1), JANUARY)
     for sql, wish, text in (
@@ -316,7 +316,7 @@ def test_a_query_that_insists_is_told_why_none_fits(world: World) -> None:
         *((damage, "after a restart") for damage in ("cut", "gone")),
     ],
 )
-def test_a_damaged_file_counts_as_not_made(world: World, damage: str, moment: str) -> None:
+def test_a_damaged_file_counts_as_not_made(world: RouterWorld, damage: str, moment: str) -> None:
     world.data.publish("sales", sales(1), JANUARY)
     world.data.publish("sales", sales(2), FEBRUARY)
     world.make()
@@ -344,7 +344,7 @@ def test_a_damaged_file_counts_as_not_made(world: World, damage: str, moment: st
     assert all(path.stat().st_size > 100 for path in world.files())
 
 
-def test_two_routers_make_the_same(world: World) -> None:
+def test_two_routers_make_the_same(world: RouterWorld) -> None:
     world.data.publish("sales", sales(1), JANUARY)
     world.data.publish("sales", sales(2), FEBRUARY)
     first, second = world.last, world.router()
@@ -365,7 +365,7 @@ def test_two_routers_make_the_same(world: World) -> None:
     del world.routers[3:]
 
 
-def test_a_file_without_rows_that_count_has_a_file_too(world: World) -> None:
+def test_a_file_without_rows_that_count_has_a_file_too(world: RouterWorld) -> None:
     only = {"type": "equals", "column": "name", "matchValueType": "STRING", "matchValue": "z"}
     world.declare({**BY_NAME, "filter": only})
     world.data.publish("sales", sales(1), JANUARY)
@@ -381,7 +381,7 @@ def test_a_file_without_rows_that_count_has_a_file_too(world: World) -> None:
     assert world.last.maker.made.value == 2
 
 
-def test_a_damaged_segment_does_not_keep_others_from_it(world: World) -> None:
+def test_a_damaged_segment_does_not_keep_others_from_it(world: RouterWorld) -> None:
     world.data.publish("sales", sales(1), JANUARY)
     bad = world.data.publish("sales", sales(2), FEBRUARY)
     world.ask()
@@ -400,7 +400,7 @@ def test_a_damaged_segment_does_not_keep_others_from_it(world: World) -> None:
     world.check("by day")
 
 
-def test_queries_while_files_are_made_and_segments_replaced(world: World) -> None:
+def test_queries_while_files_are_made_and_segments_replaced(world: RouterWorld) -> None:
     world.data.publish("sales", sales(1), JANUARY)
     world.data.publish("sales", sales(2), FEBRUARY)
     right = world.ask(ASKED, ROWS).table.to_pylist()
@@ -432,7 +432,7 @@ def test_queries_while_files_are_made_and_segments_replaced(world: World) -> Non
     assert seen <= {"", "by day"}
 
 
-def test_a_making_is_stopped_with_the_router(world: World) -> None:
+def test_a_making_is_stopped_with_the_router(world: RouterWorld) -> None:
     world.data.publish("sales", sales(1), JANUARY)
     world.ask()
     world.last.maker.start()
@@ -455,7 +455,7 @@ ODD = table(
 
 
 @pytest.mark.parametrize("key", ["__time", "text", "long", "real", "flat", "flag"])
-def test_values_of_every_type_survive_the_file(world: World, key: str) -> None:
+def test_values_of_every_type_survive_the_file(world: RouterWorld, key: str) -> None:
     kinds = {"real": ("doubleMin", "doubleMax"), "flat": ("floatMin", "floatMax")}
     aggregators = [
         {"type": kind, "name": kind, "fieldName": name}
@@ -487,7 +487,7 @@ def test_values_of_every_type_survive_the_file(world: World, key: str) -> None:
         world.make(asked)
 
 
-def test_a_lost_session_is_made_again(world: World) -> None:
+def test_a_lost_session_is_made_again(world: RouterWorld) -> None:
     world.data.publish("sales", sales(1), JANUARY)
     world.make()
     world.check("by day")
@@ -502,7 +502,7 @@ def test_a_lost_session_is_made_again(world: World) -> None:
     assert len(world.files()) == 2
 
 
-def test_a_query_over_a_projection_is_cancelled_as_others_are(world: World) -> None:
+def test_a_query_over_a_projection_is_cancelled_as_others_are(world: RouterWorld) -> None:
     world.data.publish("sales", sales(1), JANUARY)
     world.make()
     sql, answered = world.last.sql, world.last.projections.answered
@@ -521,7 +521,7 @@ def test_a_query_over_a_projection_is_cancelled_as_others_are(world: World) -> N
     world.check("by day")
 
 
-def test_who_is_slow_does_not_show_what_was_there_before(world: World) -> None:
+def test_who_is_slow_does_not_show_what_was_there_before(world: RouterWorld) -> None:
     """Queries share a view: one that asked earlier and comes later must not set it back."""
     world.data.publish("sales", sales(1), JANUARY)
     world.make()
@@ -543,7 +543,7 @@ def test_who_is_slow_does_not_show_what_was_there_before(world: World) -> None:
     "error", [AnswersFull("no room"), EngineFailure("too large"), Unavailable("not written")]
 )
 def test_an_answer_that_cannot_be_kept_is_not_computed_again_from_the_rows(
-    world: World,
+    world: RouterWorld,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     error: PenstockError,
@@ -566,7 +566,7 @@ def test_an_answer_that_cannot_be_kept_is_not_computed_again_from_the_rows(
 
 
 def test_a_query_that_is_at_fault_itself_costs_no_projection(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: RouterWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.data.publish("sales", sales(1), JANUARY)
     world.make()

@@ -45,7 +45,7 @@ class NoSpark:
         """Do nothing."""
 
 
-class World:
+class ProjectionBuilderWorld:
     """A maker whose jobs write files of no content, or raise what a test says."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch, options: BuilderOptions) -> None:
@@ -103,16 +103,16 @@ def file(number: int, size: int = 100) -> TableFile:
 
 
 @pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
-    def made(**options: float) -> World:
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ProjectionBuilderWorld]:
+    def made(**options: float) -> ProjectionBuilderWorld:
         bounds = {"file_bytes_min": 10, "batch_files": 3, "batch_bytes": 250, "queued_files": 6}
-        return World(tmp_path, monkeypatch, BuilderOptions(**(bounds | options)))  # type: ignore[arg-type]
+        return ProjectionBuilderWorld(tmp_path, monkeypatch, BuilderOptions(**(bounds | options)))  # type: ignore[arg-type]
 
     return made
 
 
 def test_what_is_asked_first_is_first_one_plan_a_job_within_bounds(
-    make: Callable[..., World],
+    make: Callable[..., ProjectionBuilderWorld],
 ) -> None:
     world = make()
     world.request(3, 2, 1)
@@ -127,14 +127,16 @@ def test_what_is_asked_first_is_first_one_plan_a_job_within_bounds(
     assert len(world.jobs) == 3
 
 
-def test_a_file_that_is_larger_than_a_job_has_one_of_its_own(make: Callable[..., World]) -> None:
+def test_a_file_that_is_larger_than_a_job_has_one_of_its_own(
+    make: Callable[..., ProjectionBuilderWorld],
+) -> None:
     world = make()
     world.request(2, 1, size=10_000)
     world.maker.work()
     assert world.jobs == [["2"], ["1"]]
 
 
-def test_which_files_are_worth_it(make: Callable[..., World]) -> None:
+def test_which_files_are_worth_it(make: Callable[..., ProjectionBuilderWorld]) -> None:
     maker = make().maker
     one = file(1)
     assert maker.eligible(one)
@@ -146,7 +148,7 @@ def test_which_files_are_worth_it(make: Callable[..., World]) -> None:
 
 
 def test_what_is_too_much_is_dropped_with_a_count_and_asked_for_again(
-    make: Callable[..., World],
+    make: Callable[..., ProjectionBuilderWorld],
 ) -> None:
     world = make()
     world.request(*range(10))
@@ -159,7 +161,7 @@ def test_what_is_too_much_is_dropped_with_a_count_and_asked_for_again(
 
 @pytest.mark.parametrize(("kind", "tries"), [(SparkDiskFull, 1), (EngineUnavailable, 2)])
 def test_a_full_disk_is_told_once_and_ends_the_making_for_a_while(
-    make: Callable[..., World],
+    make: Callable[..., ProjectionBuilderWorld],
     caplog: pytest.LogCaptureFixture,
     kind: type[EngineUnavailable],
     tries: int,
@@ -188,7 +190,9 @@ def test_a_full_disk_is_told_once_and_ends_the_making_for_a_while(
     assert world.counts() == (6, 2, 4)
 
 
-def test_a_session_that_ended_with_its_spark_is_lost_once(make: Callable[..., World]) -> None:
+def test_a_session_that_ended_with_its_spark_is_lost_once(
+    make: Callable[..., ProjectionBuilderWorld],
+) -> None:
     world = make(pause_s=600)
 
     def lost(_files: Sequence[TableFile]) -> None:
@@ -203,7 +207,7 @@ def test_a_session_that_ended_with_its_spark_is_lost_once(make: Callable[..., Wo
 
 
 def test_one_bad_file_of_a_job_does_not_keep_the_others_from_it(
-    make: Callable[..., World], caplog: pytest.LogCaptureFixture
+    make: Callable[..., ProjectionBuilderWorld], caplog: pytest.LogCaptureFixture
 ) -> None:
     world = make(pause_s=600)
 
@@ -223,7 +227,9 @@ def test_one_bad_file_of_a_job_does_not_keep_the_others_from_it(
 
 
 def test_of_a_store_that_the_jvm_cannot_read_nothing_is_made(
-    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    make: Callable[..., ProjectionBuilderWorld],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = make()
     monkeypatch.setattr(making, "needs_workers", lambda _spark, _files: True)
@@ -236,7 +242,7 @@ def test_of_a_store_that_the_jvm_cannot_read_nothing_is_made(
 
 
 def test_what_workers_wrote_elsewhere_is_no_file(
-    make: Callable[..., World], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    make: Callable[..., ProjectionBuilderWorld], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = make()
     world.elsewhere = str(tmp_path / "of another host")
@@ -247,7 +253,7 @@ def test_what_workers_wrote_elsewhere_is_no_file(
     assert "is not the same folder here and where Spark's workers are" in caplog.text
 
 
-def test_nothing_is_made_after_the_end(make: Callable[..., World]) -> None:
+def test_nothing_is_made_after_the_end(make: Callable[..., ProjectionBuilderWorld]) -> None:
     world = make()
     world.request(1)
     world.maker.stop()

@@ -24,7 +24,7 @@ OPTIONS = ContentOptions(
 
 
 @dataclass
-class World:
+class ContentWorld:
     """A repository whose file system counts its calls, and the claims that it gave out."""
 
     faults: Faults = field(default_factory=Faults)
@@ -93,36 +93,36 @@ class World:
         }
 
 
-def put(world: World) -> None:
+def put(world: ContentWorld) -> None:
     world.put(9)
 
 
-def write(world: World) -> None:
+def write(world: ContentWorld) -> None:
     world.write(b"a" * 50, b"b" * 100, b"c" * 20)
     world.write(b"d" * 400)
 
 
-def write_and_abort(world: World) -> None:
+def write_and_abort(world: ContentWorld) -> None:
     with world.content.write() as writer:
         writer.write(b"x" * 100)
 
 
-def sync(world: World) -> None:
+def sync(world: ContentWorld) -> None:
     world.content.sync()
 
 
-def release(world: World) -> None:
+def release(world: ContentWorld) -> None:
     world.release()
 
 
-def read(world: World) -> None:
+def read(world: ContentWorld) -> None:
     for claim, data in world.claims.items():
         assert world.content.read(claim) == data
         assert world.content.read(claim, 3, 5) == data[3:8]
         assert world.content.check(claim)
 
 
-def read_streams(world: World) -> None:
+def read_streams(world: ContentWorld) -> None:
     claims = [*world.claims][:4]
     with ExitStack() as stack:
         readers = [stack.enter_context(world.content.open_read(claim)) for claim in claims]
@@ -132,33 +132,33 @@ def read_streams(world: World) -> None:
             assert reader.read() == world.claims[claim]
 
 
-def hold(world: World) -> None:
+def hold(world: ContentWorld) -> None:
     """Refer to content twice, and give the second reference back."""
     for claim in world.claims:
         world.content.hold(claim.resource)
         world.content.release(claim.resource)
 
 
-def make_durable(world: World) -> None:
+def make_durable(world: ContentWorld) -> None:
     world.content.make_durable({claim.resource for claim in world.claims})
 
 
-def recover(world: World) -> None:
+def recover(world: ContentWorld) -> None:
     """Begin again as after a kill; a start that raises is repeated."""
     world.restart()
     world.recover()
 
 
-def seal(world: World) -> None:
+def seal(world: ContentWorld) -> None:
     world.content.seal()
     world.content.sync()
 
 
-def close(world: World) -> None:
+def close(world: ContentWorld) -> None:
     world.content.close()
 
 
-OPERATIONS: Mapping[str, Callable[[World], None]] = {
+OPERATIONS: Mapping[str, Callable[[ContentWorld], None]] = {
     one.__name__: one
     for one in (
         *(put, write, write_and_abort, sync, release, read, read_streams, hold, make_durable),
@@ -171,7 +171,7 @@ ENDS = ("recover", "close")
 
 def check(name: str, plan: FaultPlan) -> Faults:
     """Do it under faults; content that a sync made durable afterwards survives a power loss."""
-    world = World()
+    world = ContentWorld()
     world.prepare(name)
     with plan.armed(world.faults):
         OPERATIONS[name](world)
@@ -191,7 +191,7 @@ def check(name: str, plan: FaultPlan) -> Faults:
     return world.faults
 
 
-def check_durable(world: World) -> None:
+def check_durable(world: ContentWorld) -> None:
     """Check that all claims exist after power losses, once a sync has succeeded."""
     world.put(3)
     world.content.sync()
@@ -232,11 +232,11 @@ def test_a_sync_that_succeeds_makes_all_durable_after_a_pair_of_exceptions() -> 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("error", FAULTS)
 def test_what_is_released_is_deleted_whatever_was_raised_before(
-    operation: Callable[[World], None], error: type[BaseException], after: bool
+    operation: Callable[[ContentWorld], None], error: type[BaseException], after: bool
 ) -> None:
     at, raised = 0, True
     while raised:
-        world = World()
+        world = ContentWorld()
         world.put(10)
         with world.faults.armed(error, at, after=after):
             operation(world)
@@ -259,7 +259,7 @@ def test_a_writer_of_which_a_write_raised_gives_no_claim(error: type[BaseExcepti
     """A program that catches the error must not get a claim that lacks a part."""
     at, raised = 0, True
     while raised:
-        world = World()
+        world = ContentWorld()
         writer = world.content.write()
         with world.faults.armed(error, at):
             writer.write(b"a" * 50)

@@ -35,7 +35,7 @@ STRIDES = {
 STRIDE_INSIDE = 157
 
 
-class World:
+class DiskQueueWorld:
     """A disk queue over several files, with cursors, and what it must hold."""
 
     def __init__(self) -> None:
@@ -79,85 +79,85 @@ def messages_in(queue: DiskQueue) -> dict[int, bytes]:
     return found
 
 
-def append(world: World) -> None:
+def append(world: DiskQueueWorld) -> None:
     world.queue.append([NEW])
 
 
-def append_durably(world: World) -> None:
+def append_durably(world: DiskQueueWorld) -> None:
     world.queue.append([NEW], durable=True)
 
 
-def append_much(world: World) -> None:
+def append_much(world: DiskQueueWorld) -> None:
     for _ in range(8):
         world.queue.append([NEW])
 
 
-def append_of_producer(world: World) -> None:
+def append_of_producer(world: DiskQueueWorld) -> None:
     for sequence in range(2, 9):
         world.queue.append([NEW], producer=(PRODUCER, sequence))
 
 
-def sync(world: World) -> None:
+def sync(world: DiskQueueWorld) -> None:
     world.queue.sync()
 
 
-def read(world: World) -> None:
+def read(world: DiskQueueWorld) -> None:
     assert messages_in(world.queue) == dict(enumerate(world.messages))
 
 
-def offset_at(world: World) -> None:
+def offset_at(world: DiskQueueWorld) -> None:
     """Search times that all files hold, one after the other."""
     start = world.clock.now_ms() - (len(world.messages) - 1) * 1_000
     for offset in range(len(world.messages) - 1):
         assert world.queue.offset_at(start + offset * 1_000) == offset
 
 
-def verify(world: World) -> None:
+def verify(world: DiskQueueWorld) -> None:
     assert not world.queue.verify().messages_lost
 
 
-def new_cursor(world: World) -> None:
+def new_cursor(world: DiskQueueWorld) -> None:
     world.possible["new"] = {-1, 5}
     assert world.queue.cursor("new", 5).position == 5
 
 
-def advance_cursors(world: World) -> None:
+def advance_cursors(world: DiskQueueWorld) -> None:
     world.advance("slow", 9)
     world.advance("fast", 14)
     world.queue.sync()
 
 
-def delete_cursor(world: World) -> None:
+def delete_cursor(world: DiskQueueWorld) -> None:
     world.possible["slow"].add(-1)
     world.queue.cursor("slow").delete()
 
 
-def retain(world: World) -> None:
+def retain(world: DiskQueueWorld) -> None:
     world.advance("slow", 11)
     world.queue.retention.retain(world.clock.now_ms(), consumed=True)
 
 
-def drop_oldest(world: World) -> None:
+def drop_oldest(world: DiskQueueWorld) -> None:
     for positions in world.possible.values():
         positions |= set(range(world.before))
     world.queue.retention.drop_oldest(700)
 
 
-def clear(world: World) -> None:
+def clear(world: DiskQueueWorld) -> None:
     for positions in world.possible.values():
         positions.add(world.before)
     world.queue.retention.clear()
 
 
-def close(world: World) -> None:
+def close(world: DiskQueueWorld) -> None:
     world.queue.close()
 
 
-def reopen(world: World) -> None:
+def reopen(world: DiskQueueWorld) -> None:
     world.reopen()
 
 
-OPERATIONS: Mapping[str, Callable[[World], None]] = {
+OPERATIONS: Mapping[str, Callable[[DiskQueueWorld], None]] = {
     one.__name__: one
     for one in (
         *(append, append_durably, append_much, append_of_producer, sync, read, offset_at, verify),
@@ -171,7 +171,7 @@ UNSYNCED = 1  # the call of `drop_oldest` that makes its first deletion durable
 
 def check(name: str, plan: FaultPlan) -> Faults:
     """Do it under faults; what is synced afterwards is what a restart and a power loss leave."""
-    world = World()
+    world = DiskQueueWorld()
     with plan.armed(world.faults):
         try:
             OPERATIONS[name](world)
@@ -205,7 +205,9 @@ def check(name: str, plan: FaultPlan) -> Faults:
     return world.faults
 
 
-def check_reopened(world: World, name: str, plan: FaultPlan, everything: dict[int, bytes]) -> None:
+def check_reopened(
+    world: DiskQueueWorld, name: str, plan: FaultPlan, everything: dict[int, bytes]
+) -> None:
     """Check that a restart and a power loss leave the synced queue as it is."""
     queue, where = world.queue, world.faults.raised
     state = queue.latest, queue.last_sequence(PRODUCER), queue.statistics().cursors
@@ -257,7 +259,7 @@ def test_a_deletion_that_took_effect_and_raised_leaves_a_queue_that_is_read(name
     """The messages of the deleted file are not offered any more."""
     deletions = 0
     for at in range(30):
-        world = World()
+        world = DiskQueueWorld()
         with world.faults.armed(MemoryError, at, after=True):
             OPERATIONS[name](world)
         deletions += world.faults.raised.endswith("unlink")
@@ -270,7 +272,7 @@ def test_a_power_loss_after_deletions_that_were_not_synced_leaves_no_gap() -> No
     """One file is deleted, and another one in the next round; no round is synced."""
     for at in range(4):
         for seed in range(40):
-            world = World()
+            world = DiskQueueWorld()
             world.queue.sync()
             with world.faults.armed(OSError, UNSYNCED):
                 drop_oldest(world)
@@ -291,7 +293,7 @@ def test_cursors_move_up_after_a_deletion_that_memory_ran_out_behind() -> None:
 
 def test_a_close_whose_sync_and_file_raise_leaves_nothing_open() -> None:
     for error in FAULTS:
-        world = World()
+        world = DiskQueueWorld()
         with world.faults.armed(OSError, 0, then=(error, 0)):
             world.queue.close()
         assert world.faults.raised == "_AppendFile.sync, then _AppendFile.close"

@@ -16,7 +16,7 @@ from penstock.testing.memory_disk import CrashableFileSystem
 FOLDER = "/journal"
 
 
-class World:
+class JournalWorld:
     """A journal whose file system counts its calls, with a snapshot and records."""
 
     def __init__(self) -> None:
@@ -52,13 +52,13 @@ class Operation:
         compacts: The call replaces the records by a snapshot.
     """
 
-    do: Callable[[World], object]
-    prepare: Callable[[World], None] = lambda world: None
+    do: Callable[[JournalWorld], object]
+    prepare: Callable[[JournalWorld], None] = lambda world: None
     appends: bool = False
     compacts: bool = False
 
 
-def prepare_torn(world: World) -> None:
+def prepare_torn(world: JournalWorld) -> None:
     """Tear the end of the file, as a kill in the middle of a write does."""
     world.journal.append([b"torn"])
     name = max(world.fs.listdir(FOLDER))
@@ -68,12 +68,12 @@ def prepare_torn(world: World) -> None:
     world.reopen(fs)
 
 
-def prepare_parked(world: World) -> None:
+def prepare_parked(world: JournalWorld) -> None:
     world.journal.sync()
     world.journal.park()
 
 
-def prepare_two_files(world: World) -> None:
+def prepare_two_files(world: JournalWorld) -> None:
     """Leave the old file of a `compact` whose process died, and a file without its name."""
     fs = world.fs
     (name,) = fs.listdir(FOLDER)
@@ -88,7 +88,7 @@ def prepare_two_files(world: World) -> None:
     world.reopen()
 
 
-def park(world: World) -> None:
+def park(world: JournalWorld) -> None:
     world.journal.sync()
     world.journal.park()
 
@@ -117,7 +117,7 @@ INSIDE = ["penstock.storage"]
 
 def check(name: str, plan: FaultPlan) -> Faults:
     """Do it under faults; what is synced afterwards is what a power loss leaves."""
-    world, operation = World(), OPERATIONS[name]
+    world, operation = JournalWorld(), OPERATIONS[name]
     operation.prepare(world)
     with plan.armed(world.faults):
         operation.do(world)
@@ -171,7 +171,7 @@ def test_damage_is_replaced_whatever_was_raised_before(error: type[BaseException
     """The damaged file stays aside, and the journal goes on with the new snapshot."""
     at, raised = 0, True
     while raised:
-        world = World()
+        world = JournalWorld()
         world.journal.sync()
         world.journal.append([b"synced"])
         world.journal.sync()

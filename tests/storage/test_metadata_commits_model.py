@@ -77,7 +77,7 @@ class Replacing:
     appended: set[int] = field(default_factory=set)
 
 
-class World:
+class CommitsWorld:
     """A store and the model beside it."""
 
     def __init__(self, store: MetadataStore) -> None:
@@ -271,7 +271,7 @@ class World:
 
 
 def play(store: MetadataStore, operations) -> None:
-    world = World(store)
+    world = CommitsWorld(store)
     for kind, argument in operations:
         getattr(world, f"do_{kind.replace(' ', '_')}")(argument)
         world.check()

@@ -268,7 +268,7 @@ class FaultyEngine:
             self._connections.pop().close()
 
 
-class World:
+class MetadataWorld:
     """A database file in the state before an operation, with ports above and below its store."""
 
     def __init__(self, folder: str, content: bytes) -> None:
@@ -295,20 +295,20 @@ class World:
 NUMBERS = itertools.count()
 
 
-class Worlds:
+class MetadataWorlds:
     """The world before each operation; one in which nothing was changed is used again."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="penstock-faults")
         self._contents: dict[str, bytes] = {}
-        self._idle: dict[str, World] = {}
+        self._idle: dict[str, MetadataWorld] = {}
 
-    def take(self, name: str) -> World:
+    def take(self, name: str) -> MetadataWorld:
         if not self._contents:
             self._prepare()
-        return self._idle.pop(name, None) or World(self._folder.name, self._contents[name])
+        return self._idle.pop(name, None) or MetadataWorld(self._folder.name, self._contents[name])
 
-    def give_back(self, name: str, world: World) -> None:
+    def give_back(self, name: str, world: MetadataWorld) -> None:
         self._idle[name] = world
 
     def _prepare(self) -> None:
@@ -322,7 +322,7 @@ class Worlds:
                 operation(store)
 
 
-WORLDS = Worlds()
+WORLDS = MetadataWorlds()
 INSIDE = ("penstock.storage.metadata",)
 
 

@@ -16,7 +16,7 @@ from penstock.testing.memory_disk import CrashableFileSystem
 SMALL = DiskQueueOptions(max_bytes_per_file=1000, max_producers=10)
 
 
-class World:
+class QueueLogWorld:
     """A log over a file system that can crash; `full` counts its requests to sync soon."""
 
     def __init__(self, fs: CrashableFileSystem | None = None) -> None:
@@ -36,18 +36,18 @@ class World:
 
 
 def test_only_what_was_synced_is_durable_and_offsets_go_on_behind_it() -> None:
-    world = World()
+    world = QueueLogWorld()
     assert world.append(3) == OffsetRange(0, 3)
     assert world.log.durable == 0
     assert world.log.sync() == 3
     world.append(2, producer=7)
-    again = World(world.fs.crash(1))
+    again = QueueLogWorld(world.fs.crash(1))
     assert again.log.latest in {3, 5}
     assert again.log.producers.last(7) == (3 if again.log.latest == 5 else None)
 
 
 def test_a_full_log_file_grows_to_twice_its_size_while_the_one_before_is_not_synced() -> None:
-    world = World()
+    world = QueueLogWorld()
     while len(world.log.files) < 2:
         assert world.append(1, 300) is not None
     while world.append(1, 300) is not None:
@@ -61,7 +61,7 @@ def test_a_full_log_file_grows_to_twice_its_size_while_the_one_before_is_not_syn
 
 
 def test_a_batch_that_is_refused_changes_nothing() -> None:
-    world = World()
+    world = QueueLogWorld()
     world.log.options = DiskQueueOptions(max_block_bytes=1000)
     with pytest.raises(InvalidRequest, match="max_block_bytes"):
         world.log.append(pa.array([bytes(2000)], pa.binary()), (1, 1), 0)
@@ -71,7 +71,7 @@ def test_a_batch_that_is_refused_changes_nothing() -> None:
 
 def test_what_ended_takes_nothing_and_says_whether_a_sync_is_missing() -> None:
     for appended, missing in ((0, False), (1, True)):
-        world = World()
+        world = QueueLogWorld()
         if appended:
             world.append(appended)
         with world.log.mutex:

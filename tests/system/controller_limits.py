@@ -20,7 +20,7 @@ from typing import Final
 sys.path.insert(0, str(Path(__file__).parents[1] / "flow"))
 
 import controller_kit
-from controller_kit import World, apply, number_in, state_of
+from controller_kit import ControllerWorld, apply, number_in, state_of
 
 from penstock.core.threads import DEATHS
 from penstock.flow.controller.controller import ControllerOptions
@@ -52,7 +52,7 @@ def run(folder: str) -> None:
     """Run the flow, and print how much of it has ended."""
     controller_kit.content_of = content_of
     options = ControllerOptions(scheduler=SchedulerOptions(start_retry_ms=500))
-    controller = World(OsFileSystem(), folder, options=options).open()
+    controller = ControllerWorld(OsFileSystem(), folder, options=options).open()
     if not controller.applied.flow.processors:
         apply(controller, FLOW)
     print(0, 0, flush=True)

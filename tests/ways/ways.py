@@ -30,7 +30,7 @@ if __name__ == "__main__":
 
 from batch_kit import BatchWorld, index, lines
 from broker_kit import RunningBroker
-from controller_kit import LINE, World, apply, wait_counted
+from controller_kit import LINE, ControllerWorld, apply, wait_counted
 from indexing_kit import OneTask, event
 from overlord_kit import OverlordWorld, noop
 
@@ -152,7 +152,7 @@ def task(folder: Path, tracer: Tracer) -> Way:
 
 def flow(folder: Path, tracer: Tracer) -> Way:
     """A flow of three processors, from its start to the last FlowFile."""
-    world = World(OsFileSystem(), str(folder))
+    world = ControllerWorld(OsFileSystem(), str(folder))
     try:
         controller = world.open()
         apply(controller, LINE)

@@ -11,7 +11,7 @@ from penstock.indexing.engine import StreamRange, TopicRange
 from penstock.indexing.read_plan import AvailableRange, SeenTopic
 
 if TYPE_CHECKING:
-    from cluster_simulation.world import Process, World
+    from cluster_simulation.world import Process, SimulatedWorld
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class Topics:
         down_until_s: Time until which the broker does not answer.
     """
 
-    world: World
+    world: SimulatedWorld
     topics: dict[str, list[list[bytes]]] = field(default_factory=dict)
     cursors: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
     producers: dict[tuple[str, str], int] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from cluster_simulation.memory import MemoryDatabase
 from cluster_simulation.network import Publishes, call, wait_for
 from cluster_simulation.peons import SimPeon
 from cluster_simulation.stores import Files, SimDeepStore
-from cluster_simulation.world import Process, StrandLanes, UndividedLanes, World
+from cluster_simulation.world import Process, SimulatedWorld, StrandLanes, UndividedLanes
 from penstock.core.errors import Closed, Fenced, PenstockError, Unavailable
 from penstock.indexing.overlord import Overlord, OverlordOptions, OverlordPorts
 from penstock.indexing.overlord.runner.runner import RunnerOptions
@@ -94,7 +94,7 @@ class Cluster:
         rules_version: Version of the retention rules in force.
     """
 
-    world: World
+    world: SimulatedWorld
     folder: Path
     shape: Shape
     topics: Topics = field(init=False)

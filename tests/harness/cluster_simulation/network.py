@@ -18,7 +18,7 @@ from penstock.indexing.actions import PublishSegments
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from cluster_simulation.world import Process, World
+    from cluster_simulation.world import Process, SimulatedWorld
     from penstock.core.intervals import Interval
 
 T = TypeVar("T")
@@ -98,7 +98,7 @@ class Publishes:
         brought_back: Whether a user has ever made segments visible again.
     """
 
-    world: World
+    world: SimulatedWorld
     decided: Callable[[list[Interval]], None] = lambda _times: None
     brought_back: bool = False
     _through: set[bytes] = field(default_factory=set)

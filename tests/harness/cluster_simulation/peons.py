@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from cluster_simulation.broker import Topics
     from cluster_simulation.stores import SimDeepStore
-    from cluster_simulation.world import World
+    from cluster_simulation.world import SimulatedWorld
     from penstock.indexing.ports import TaskAction
     from penstock.indexing.task_spec import TaskSpec
     from penstock.indexing.worker.peon_task import PeonTask
@@ -50,7 +50,7 @@ class Around(Protocol):
     """The part of the cluster that peons use."""
 
     @property
-    def world(self) -> World:
+    def world(self) -> SimulatedWorld:
         """Return the world."""
         ...
 

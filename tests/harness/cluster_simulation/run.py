@@ -19,7 +19,7 @@ from cluster_simulation.checker import Checker, Violation
 from cluster_simulation.cluster import Cluster, Shape
 from cluster_simulation.fibers import one_core
 from cluster_simulation.users import DATASOURCE, Users, Wishes
-from cluster_simulation.world import World
+from cluster_simulation.world import SimulatedWorld
 from penstock.core.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class _Run:
         wishes: Wishes | None = None,
     ) -> None:
         self.chance = Chance(seed, faults)
-        self.world = World(self.chance)
+        self.world = SimulatedWorld(self.chance)
         dice = self.chance.of("shape")
         shape = shape or Shape(
             dice.choice([1, 2, 2, 3]), dice.choice([1, 2, 3]), dice.choice([2, 3, 5])

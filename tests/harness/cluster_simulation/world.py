@@ -42,7 +42,7 @@ _UNFORESEEN: Final[tuple[type[BaseException], ...]] = (
 )
 
 
-class World:
+class SimulatedWorld:
     """Scheduler of processes in virtual time.
 
     Args:
@@ -182,7 +182,7 @@ class Process:
     """
 
     def __init__(
-        self, world: World, name: str, parent: Process | None = None, host: str = ""
+        self, world: SimulatedWorld, name: str, parent: Process | None = None, host: str = ""
     ) -> None:
         self.world: Final = world
         self.name: Final = name
@@ -437,7 +437,7 @@ class UndividedLanes:
     Used for locks and commits, whose results are awaited by code that the world cannot interrupt.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedWorld) -> None:
         self._world = world
         self._waiting: deque[Callable[[], None]] = deque()
         self._closed = False
