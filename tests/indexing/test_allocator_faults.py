@@ -1,11 +1,11 @@
-"""The allocation of segment ids under unexpected exceptions: `allocator_faults` has the worlds."""
+"""Allocation of segment ids under unexpected errors: `allocator_faults_suite` has the worlds."""
 
 from __future__ import annotations
 
 import itertools
 
 import pytest
-from allocator_faults import (
+from allocator_faults_suite import (
     INSIDE,
     INSIDE_ROUND,
     OPERATIONS,

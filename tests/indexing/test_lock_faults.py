@@ -1,4 +1,4 @@
-"""The lockboxes under exceptions that nobody expects: `lock_faults` has the cases."""
+"""The lockboxes under exceptions that nobody expects: `lock_faults_suite` has the cases."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from action_kit import Desk, allocate, batch
 from call_faults_kit import FAULTS
 from fault_cases_kit import FaultPlan
-from lock_faults import OPERATIONS, LockWorld, Operation, attempt, check, count, pair
+from lock_faults_suite import OPERATIONS, LockWorld, Operation, attempt, check, count, pair
 from lock_store_kit import MemoryLockStore
 from lockbox_kit import DAY, NOW_MS, hours, task, word
 

@@ -1,4 +1,4 @@
-"""The supervisor under exceptions that nobody expects: `supervisor_faults` has the cases."""
+"""The supervisor under exceptions that nobody expects: `supervisor_faults_suite` has the cases."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 import pytest
 from call_faults_kit import FAULTS
 from fault_cases_kit import FaultPlan
-from supervisor_faults import (
+from supervisor_faults_suite import (
     INSIDE,
     OPERATIONS,
     Operation,

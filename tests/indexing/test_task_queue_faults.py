@@ -1,4 +1,4 @@
-"""The task queue under exceptions that nobody expects: `task_queue_faults` has the cases."""
+"""The task queue under exceptions that nobody expects: `task_queue_faults_suite` has the cases."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 import pytest
 from call_faults_kit import FAULTS
 from fault_cases_kit import FaultPlan
-from task_queue_faults import INSIDE, OPERATIONS, Operation, attempt, count, pair
+from task_queue_faults_suite import INSIDE, OPERATIONS, Operation, attempt, count, pair
 
 # Each operation meets one kind of error here; the soak has all kinds, before and after each call.
 SAMPLE = list(zip(OPERATIONS, itertools.cycle(FAULTS), itertools.cycle([False, True])))

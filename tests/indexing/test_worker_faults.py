@@ -1,4 +1,4 @@
-"""The worker under exceptions that nobody expects: `worker_faults` has the cases."""
+"""The worker under exceptions that nobody expects: `worker_faults_suite` has the cases."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 import pytest
 from call_faults_kit import FAULTS
 from fault_cases_kit import FaultPlan
-from worker_faults import INSIDE, OPERATIONS, Operation, attempt, count, lose, pair, take
+from worker_faults_suite import INSIDE, OPERATIONS, Operation, attempt, count, lose, pair, take
 
 from penstock.core.errors import Unavailable
 
