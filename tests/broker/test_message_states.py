@@ -326,8 +326,8 @@ TestAgainstTable.settings = settings(max_examples=80, stateful_step_count=50, de
 class MessagesOfOneState:
     """A real `ChannelState` whose messages all have one state, and that state in the table.
 
-    Each event is reported as `delivery` and `drop_policy` do, for the messages that they find. If the
-    table has no transition, they find none, and nothing may change.
+    Each event is reported as `delivery` and `drop_policy` do, for the messages that they find. If
+    the table has no transition, they find none, and nothing may change.
 
     Attributes:
         expected: State of the messages.
