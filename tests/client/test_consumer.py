@@ -561,7 +561,7 @@ def test_lookups_without_an_address_are_failed_tries() -> None:
 
 def test_passwords_of_lookup_services_are_not_shown(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
-        world = World()
+        world = ClientWorld()
         options = ConsumerOptions(lookup_s=50.0)
         services = ["http://user:secret@127.0.0.1:1/x?key=secret", "user:secret@127.0.0.1:2"]
         async with Consumer(
