@@ -19,7 +19,6 @@ from penstock.core.clock import Clock
 from penstock.core.errors import PenstockError
 from penstock.core.host_memory import total_memory_bytes
 from penstock.core.intervals import format_time, parse_time
-from penstock.indexing.secrets import MASK
 from penstock.services.answers import part
 from penstock.services.host.data_folder import FORMAT, FORMAT_FILE, DataFolder, check_path
 from penstock.services.host.host_plan import spark_cache_folder, trial_options
@@ -27,7 +26,8 @@ from penstock.services.host.memory import query_spark
 from penstock.services.host.process import listen
 from penstock.services.http_client import JsonClient
 from penstock.services.options.table import PenstockOptions
-from penstock.services.options.values import HostPort, masked
+from penstock.services.options.values import HostPort
+from penstock.spark.connect.address import shown
 from penstock.spark.connect.java import REMEDY, find_java
 
 DISK_FREE_BYTES_MIN = 2 << 30
@@ -144,8 +144,8 @@ def _python() -> Finding:
 
 def _java(options: PenstockOptions, environment: Mapping[str, str]) -> Finding:
     if options.spark_connect:
-        shown = masked(options.spark_connect, MASK)
-        return Finding("Java", DoctorVerdict.OK, f"not needed: Spark is at {shown}")
+        place = shown(options.spark_connect)
+        return Finding("Java", DoctorVerdict.OK, f"not needed: Spark is at {place}")
     with tempfile.TemporaryDirectory(prefix="penstock-doctor-") as shim:
         try:
             java = find_java(environment, Path(shim))

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.indexing.secrets import MASK
 from penstock.services.options.table import PenstockOptions
-from penstock.services.options.values import masked
+from penstock.spark.connect.address import shown
 
 SHARED = "none"
 _UNITS = {"m": 1 << 20, "g": 1 << 30}
@@ -45,7 +44,7 @@ def query_spark(options: PenstockOptions, total_bytes: int | None) -> QuerySpark
     """
     given = options.query_memory
     if options.query_connect is not None:
-        return QuerySpark(None, f"queries use the Spark at {masked(options.query_connect, MASK)}")
+        return QuerySpark(None, f"queries use the Spark at {shown(options.query_connect)}")
     if given == SHARED:
         return QuerySpark(None, "queries and tasks share one Spark: --query-memory none")
     if given is not None:
@@ -64,14 +63,14 @@ def query_spark(options: PenstockOptions, total_bytes: int | None) -> QuerySpark
             " host is unknown; --query-memory 1g gives queries one of their own",
             is_warning=True,
         )
-    shown = f"{total_bytes / (1 << 30):.1f} GiB of memory"
+    size = f"{total_bytes / (1 << 30):.1f} GiB of memory"
     for heap in _HEAPS:
         if _needed(options.spark_memory, heap) <= total_bytes * _SHARE:
-            return QuerySpark(heap, f"queries have a Spark of their own with {heap}: {shown}")
+            return QuerySpark(heap, f"queries have a Spark of their own with {heap}: {size}")
     least = _needed(options.spark_memory, _HEAPS[-1]) / _SHARE / (1 << 30)
     return QuerySpark(
         None,
-        f"queries and tasks share one Spark, which a single query can end: {shown} are less than"
+        f"queries and tasks share one Spark, which a single query can end: {size} are less than"
         f" the {least:.1f} GiB that a second one needs on top of --spark-memory"
         f" {options.spark_memory}",
         is_warning=True,

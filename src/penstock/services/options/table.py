@@ -255,7 +255,7 @@ class PenstockOptions:
         default=None,
         metadata=_entry(
             "URL",
-            read.text,
+            read.spark_connect,
             "A Spark Connect server, sc://HOST:PORT, to use instead of a local one.",
         ),
     )
@@ -283,7 +283,7 @@ class PenstockOptions:
         default=None,
         metadata=_entry(
             "URL",
-            read.text,
+            read.spark_connect,
             "A Spark Connect server only for queries [default: the one that tasks use]",
         ),
     )

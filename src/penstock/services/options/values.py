@@ -19,6 +19,7 @@ from penstock.core.durations import parse_duration
 from penstock.core.errors import InvalidRequest
 from penstock.core.whole_numbers import int64_of
 from penstock.flow.user_modules import is_module_name
+from penstock.spark.connect.address import ConnectAddress
 
 # In URLs: the part after a user's name, and the values of secret parameters. A password may contain
 # slashes, which database drivers accept, so the pattern masks too much rather than too little.
@@ -87,6 +88,13 @@ def path(value: object) -> Path:
 def address(value: object) -> HostPort:
     """Read an address."""
     return HostPort.parse(str(value) if isinstance(value, int) else text(value))
+
+
+def spark_connect(value: object) -> str:
+    """Read the address of a Spark Connect server."""
+    found = text(value)
+    ConnectAddress.parse(found)
+    return found
 
 
 def memory(value: object) -> str:

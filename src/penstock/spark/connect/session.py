@@ -18,7 +18,6 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, cast
-from urllib.parse import SplitResult, unquote, urlsplit
 
 from penstock.core.clock import pause
 from penstock.core.errors import Dependency, InvalidRequest, PenstockError
@@ -28,6 +27,7 @@ from penstock.indexing.engine import (
     EngineUnavailable,
     InputUnavailable,
 )
+from penstock.spark.connect.address import SCHEME, ConnectAddress, shown
 from penstock.spark.connect.light_client import import_client
 from penstock.spark.connect.server_settings import NEEDS_SECRET, authentication
 from penstock.spark.connect.user_types import refuse_unloaded_types
@@ -151,11 +151,12 @@ _TOO_NESTED: Final = (
     "structs. Make it a text with CAST(… AS STRING) or to_json(…), or select a part of it"
 )
 _DETAILS: Final = re.compile(r'details = "(.*?)"\n', re.DOTALL)
-_PORT: Final = 15002
 _TOKEN_VARIABLE: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # a name, no token  # noqa: S105
 _USER_AGENT: Final = "_SPARK_CONNECT_PYTHON"  # PySpark's default
 # Parameters of an address that the client itself uses; all others become headers of each request.
 _OF_CLIENT: Final = re.compile(r"token|use_ssl|user_id|user_agent|session_id|grpc_keepalive_\w+")
+# Classic masters that need no secret.
+_MASTER: Final = re.compile(r"local(?:\[[^\]]*\])?|yarn|k8s://\S+")
 _LOUD: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "pyspark.sql.connect")
 _SHOWN: Final = 2_000
 # A message may repeat the whole statement. The patterns above take quadratic time on a hostile
@@ -198,11 +199,16 @@ class SparkSessionOptions:
                     " on this master, sc://HOST:PORT; penstock up starts one with --spark-master"
                     " and --spark-secret-file"
                 )
+        if self.is_connect:
+            ConnectAddress.parse(self.address)
+        elif not _MASTER.fullmatch(self.address):
+            # Not quoted, because it may be the address of a server, with its token.
+            raise InvalidRequest("invalid address of Spark: use sc://HOST:PORT or local[N]")
 
     @property
     def is_connect(self) -> bool:
         """Return whether the address is one of a Spark Connect server."""
-        return self.address.startswith("sc://")
+        return self.address.startswith(SCHEME)
 
 
 class SparkRefusal(EngineFailure):
@@ -445,11 +451,9 @@ def check_reachable(address: str) -> None:
     Raises:
         EngineUnavailable: Nothing listens there.
     """
-    place = urlsplit(address)
+    place = ConnectAddress.parse(address)
     try:
-        socket.create_connection(
-            (place.hostname or "localhost", place.port or _PORT), CONNECT_TIMEOUT_S
-        ).close()
+        socket.create_connection((place.host, place.port), CONNECT_TIMEOUT_S).close()
     except OSError as error:
         raise EngineUnavailable(
             f"nothing answers at {shown(address)} ({error}): Spark is starting or has ended: "
@@ -473,34 +477,30 @@ def check_answers(address: str) -> None:
     check_reachable(address)
     import grpc  # noqa: PLC0415 - most processes load it with PySpark or not at all
 
-    place = urlsplit(address)
-    parts = [part.partition("=") for part in place.path.lstrip("/").split(";")]
-    parameters = {name: unquote(value) for name, equals, value in parts if equals}
-    headers = [one for one in parameters.items() if not _OF_CLIENT.fullmatch(one[0])]
+    place = ConnectAddress.parse(address)
+    headers = [one for one in place.parameters.items() if not _OF_CLIENT.fullmatch(one[0])]
     try:
-        with _channel(place, parameters) as channel:
+        with _channel(place) as channel:
             ask = channel.unary_unary(_RELEASE)
             ask(_OF_NOBODY, timeout=ANSWER_TIMEOUT_S, metadata=headers)
     except grpc.RpcError as error:
         raise EngineUnavailable(f"Spark at {shown(address)} {_refusal(error)}") from error
 
 
-def _channel(place: SplitResult, parameters: Mapping[str, str]) -> grpc.Channel:
+def _channel(place: ConnectAddress) -> grpc.Channel:
     """Return a channel to an address, built as PySpark's client does."""
     import grpc  # noqa: PLC0415
 
-    token = parameters.get("token") or os.environ.get(_TOKEN_VARIABLE)
-    with_tls = parameters.get("use_ssl", "").lower() == "true"
-    host = place.hostname or "localhost"
-    target = f"{f'[{host}]' if ':' in host else host}:{place.port or _PORT}"
+    token = place.parameters.get("token") or os.environ.get(_TOKEN_VARIABLE)
+    with_tls = place.parameters.get("use_ssl", "").lower() == "true"
     if not with_tls and not token:
-        return grpc.insecure_channel(target)
-    is_local = host == "localhost" and not with_tls
+        return grpc.insecure_channel(place.endpoint)
+    is_local = place.host == "localhost" and not with_tls
     credentials = grpc.local_channel_credentials() if is_local else grpc.ssl_channel_credentials()
     if token:
         shows_token = grpc.access_token_call_credentials(token)
         credentials = grpc.composite_channel_credentials(credentials, shows_token)
-    return grpc.secure_channel(target, credentials)
+    return grpc.secure_channel(place.endpoint, credentials)
 
 
 def _refusal(error: grpc.RpcError) -> str:
@@ -513,11 +513,6 @@ def _refusal(error: grpc.RpcError) -> str:
     if code is StatusCode.DEADLINE_EXCEEDED:
         return f"accepts connections, but gave no answer within {ANSWER_TIMEOUT_S:.0f} s"
     return f"does not answer: {error.details()}"
-
-
-def shown(address: str) -> str:
-    """Return the address without its token, for messages."""
-    return address.split("/;", 1)[0]
 
 
 def _connect(options: SparkSessionOptions) -> SparkSession:
@@ -661,6 +656,5 @@ __all__ = [
     "check_answers",
     "check_reachable",
     "message_of",
-    "shown",
     "translate",
 ]
