@@ -81,6 +81,7 @@ SMALL_MODULES = {
     "services.cli.indexing.workers": "one module for each group of commands",
     "storage.metadata.backends.bounded_connection": "imports psycopg; `postgres` must not",
     "spark.connect.python_daemon": "Spark starts it by its path",
+    "spark.connect.session_kind": "state of the process under its own mutex; `session` is full",
     "spark.connect.user_types": "a change of PySpark that any process may need; `session` is full",
     "spark.equal_row_columns": "needs PySpark; `equal_row_groups` is pure",
     "spark.flow.builtin": "the table of processors that need Spark",

@@ -30,6 +30,7 @@ from penstock.indexing.engine import (
 from penstock.spark.connect.address import SCHEME, ConnectAddress, shown
 from penstock.spark.connect.light_client import import_client
 from penstock.spark.connect.server_settings import NEEDS_SECRET, authentication
+from penstock.spark.connect.session_kind import PROCESS_SESSION_KIND
 from penstock.spark.connect.user_types import refuse_unloaded_types
 
 if TYPE_CHECKING:
@@ -242,14 +243,26 @@ class SparkSessions:
             return self
         return SparkSessions(replace(self._options, conf={**self._options.conf, **conf}))
 
+    def reserve(self) -> None:
+        """Reserve the kind of Spark session in this process until `close`; connect to nothing.
+
+        Raises:
+            InvalidRequest: This process uses sessions of the other kind.
+        """
+        address, is_connect = self._options.address, self._options.is_connect
+        place = shown(address) if is_connect else address
+        PROCESS_SESSION_KIND.reserve(self, place, is_connect=is_connect)
+
     def get(self) -> SparkSession:
         """Return the session; connect first if there is none.
 
         Raises:
             EngineUnavailable: Spark cannot be reached.
+            InvalidRequest: This process uses sessions of the other kind.
         """
         with self._mutex:
             if self._session is None:
+                self.reserve()
                 self._session = self._connect()
             return self._session
 
@@ -323,6 +336,7 @@ class SparkSessions:
     def close(self) -> None:
         """Close the session."""
         self._end(tell=True)
+        PROCESS_SESSION_KIND.release(self)
 
     def _end(self, only: SparkSession | None = None, *, tell: bool) -> None:
         """Take out the session, if there is one, and release it; `only`: if it is this one."""
@@ -524,6 +538,7 @@ def _connect(options: SparkSessionOptions) -> SparkSession:
 
     refuse_unloaded_types()
     _hush()
+    PROCESS_SESSION_KIND.fix()
     # Makes `pyspark.sql.functions` build columns of Connect, as PySpark's own builder does.
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     policy = DefaultPolicy(max_retries=options.retry_limit, max_backoff=options.retry_wait_max_ms)
@@ -581,6 +596,7 @@ def _classic(options: SparkSessionOptions) -> SparkSession:
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     refuse_unloaded_types()
+    PROCESS_SESSION_KIND.fix()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # PySpark would refuse the master, with an error that contains this address and its token.
     os.environ.pop("SPARK_REMOTE", None)

@@ -187,7 +187,8 @@ class SparkProcessor(RecordProcessor):
         str,
         sensitive=True,
         about="Address of Spark: sc://host:port, or local[2] for a Spark with two cores that this "
-        "service starts; default: the service's.",
+        "service starts; default: the service's. Processors of one service use Connect addresses "
+        "or local[N], not both.",
     )
     work_folder = Property(
         Path,
@@ -241,14 +242,20 @@ class SparkProcessor(RecordProcessor):
         """
 
     def on_scheduled(self, context: ProcessContext) -> None:  # noqa: ARG002
-        """Store the address of Spark, which is used only when there is work."""
+        """Store the address of Spark, which is used only when there is work.
+
+        Raises:
+            InvalidRequest: The address is missing, or this process uses the other kind of Spark.
+        """
         options = SparkSessionOptions(
             self.spark or SERVICE_SPARK.address(),
             "penstock-flow",
             _CONF,
             gets_environment_token=not self.spark,
         )
-        self._sessions = SparkSessions(options)
+        sessions = SparkSessions(options)
+        sessions.reserve()
+        self._sessions = sessions
 
     def on_stopped(self, context: ProcessContext) -> None:  # noqa: ARG002
         """End the Spark session."""
