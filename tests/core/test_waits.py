@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.core.errors import (
@@ -12,7 +14,7 @@ from penstock.core.errors import (
     Unavailable,
 )
 from penstock.core.intervals import format_time
-from penstock.core.waits import DependencyWait, WaitTable, merged, waits_from_json
+from penstock.core.waits import DependencyWait, WaitTable, merged, owned, waits_from_json
 from penstock.testing.clock import VirtualClock
 
 
@@ -55,7 +57,7 @@ def test_an_error_names_its_dependency_and_the_caller_may_know_it_better() -> No
 
 
 def test_waits_survive_their_json_form() -> None:
-    full = DependencyWait(Dependency.SPARK, "persist", 1_000, 3, "gone", 20, 2_000, 3_000)
+    full = DependencyWait(Dependency.SPARK, "persist", 1_000, 3, "gone", 20, 2_000, 3_000, "task t")
     plain = DependencyWait(Dependency.OTHER, "x", 0, 1, "")
     assert waits_from_json([full.to_json(), plain.to_json()]) == (full, plain)
     assert full.to_json().keys() == plain.to_json().keys()
@@ -76,6 +78,21 @@ def test_many_waits_for_one_dependency_become_one() -> None:
     broker, spark = merged([[later], [first, other]])
     assert broker == DependencyWait(Dependency.BROKER, "poll", 10, 6, "refused")
     assert spark == other
+
+
+def test_a_wait_that_two_processes_report_counts_once_and_the_newer_report_is_kept() -> None:
+    wait = DependencyWait(Dependency.INPUT, "read", 10, 6, "refused")
+    newer = replace(wait, tries=7)
+    groups = [owned([newer], "task a"), owned([wait], "task a"), owned([wait], "task b")]
+    expected = [replace(newer, owner="task a"), replace(wait, owner="task b")]
+    assert merged(groups) == expected
+    assert merged(reversed(groups)) == expected[::-1]
+    again = replace(wait, since_ms=20, tries=1)
+    assert merged([owned([newer], "task a"), owned([again], "task a")]) == [
+        replace(again, owner="task a")
+    ]
+    other = replace(wait, work="write")
+    assert len(merged([owned([wait, other], "task a")])) == 2
 
 
 def test_a_wait_shows_that_a_new_try_runs_whose_outcome_is_open() -> None:

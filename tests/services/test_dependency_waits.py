@@ -9,6 +9,7 @@ import shutil
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Self
@@ -23,7 +24,7 @@ from start_kit import Start
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Dependency, PenstockError, Unavailable
 from penstock.core.http_errors import error_body, error_from
-from penstock.core.waits import DependencyWait, waits_from_json
+from penstock.core.waits import DependencyWait, merged, waits_from_json
 from penstock.indexing.batch.ports import BatchPorts
 from penstock.indexing.batch.task_kinds import batch_kinds
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
@@ -81,7 +82,10 @@ def test_a_task_names_its_dependency_everywhere_until_it_is_back(world: Overlord
     assert reason["kind"] == "dependency"
     assert "deep storage since" in reason["text"]
     assert "4 tries (publish): 503 Slow Down" in reason["text"]
-    assert world.overlord.waits() == [wait]
+    # Both report it, and the router merges their reports.
+    reported = [replace(wait, owner="task t")]
+    assert world.overlord.waits() == world.worker.waits() == reported
+    assert merged([world.overlord.waits(), world.worker.waits()]) == reported
     tell(world, "t")
     world.until(lambda: "waits" not in status())
     assert "waits" not in api.get(f"{P}/tasks").json()[0]
@@ -145,7 +149,8 @@ def test_a_broker_that_is_away_is_named_with_since_and_tries(
         world.until(lambda: bool(waits()) and int(str(waits()[0]["tries"])) > 3)
         (wait,) = waits()
         assert (wait["dependency"], wait["error"]) == ("broker", str(away))
-        assert [one.dependency for one in world.overlord.waits()] == [Dependency.BROKER]
+        (told,) = world.overlord.waits()
+        assert (told.dependency, told.owner) == (Dependency.BROKER, "supervisor flights")
     world.until(lambda: not waits())
 
 

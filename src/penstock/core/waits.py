@@ -39,6 +39,8 @@ class DependencyWait:
         next_ms: Time of the next try, in epoch milliseconds; None if it is unknown.
         trying_since_ms: Time at which the current try began, in epoch milliseconds; None while no
             try runs.
+        owner: The task or the supervisor that waits, such as ``task t``; empty if it is the process
+            itself, or if the context names it.
     """
 
     dependency: Dependency
@@ -49,6 +51,7 @@ class DependencyWait:
     tries_max: int = 0
     next_ms: int | None = None
     trying_since_ms: int | None = None
+    owner: str = ""
 
     def __str__(self) -> str:
         """Return the wait as one line for users."""
@@ -71,6 +74,7 @@ class DependencyWait:
             "nextTry": None if self.next_ms is None else format_time(self.next_ms),
             "tryingSince": None if trying is None else format_time(trying),
             "error": self.error,
+            "owner": self.owner or None,
         }
 
     @classmethod
@@ -82,7 +86,7 @@ class DependencyWait:
             ValueError: A field has another type, or an invalid value.
         """
         tries, most, next_try = value["tries"], value.get("triesMax"), value.get("nextTry")
-        trying = value.get("tryingSince")
+        trying, owner = value.get("tryingSince"), value.get("owner")
         if not isinstance(tries, int):
             raise ValueError(f"tries: {tries!r} is not a whole number")  # noqa: TRY004 - a bad document, as documented
         return cls(
@@ -94,6 +98,7 @@ class DependencyWait:
             most if isinstance(most, int) else 0,
             parse_time(next_try) if isinstance(next_try, str) else None,
             parse_time(trying) if isinstance(trying, str) else None,
+            owner if isinstance(owner, str) else "",
         )
 
 
@@ -222,12 +227,26 @@ def wait_samples(waits: Iterable[DependencyWait], now_ms: int) -> list[Sample]:
     return found
 
 
+def owned(waits: Iterable[DependencyWait], owner: str) -> tuple[DependencyWait, ...]:
+    """Return waits with the name of their task or supervisor, such as ``task t``."""
+    return tuple(replace(one, owner=owner) for one in waits)
+
+
 def merged(groups: Iterable[Sequence[DependencyWait]]) -> list[DependencyWait]:
-    """Merge waits of many sources to one per dependency: the longest, with the total of tries."""
-    found: dict[Dependency, DependencyWait] = {}
+    """Merge waits of many sources, the longest first.
+
+    A wait that has an owner stays one entry: the worker and the overlord both report the waits of
+    a task, and the newer report counts. The others become one per dependency: the longest, with
+    the total of tries.
+    """
+    found: dict[tuple[Dependency, str, str], DependencyWait] = {}
     for one in sorted((one for group in groups for one in group), key=lambda one: one.since_ms):
-        first = found.get(one.dependency)
-        found[one.dependency] = (
-            one if first is None else replace(first, tries=first.tries + one.tries)
-        )
+        key = (one.dependency, one.owner, one.work if one.owner else "")
+        first = found.get(key)
+        if first is None:
+            found[key] = one
+        elif one.owner:
+            found[key] = max(first, one, key=lambda wait: (wait.since_ms, wait.tries))
+        else:
+            found[key] = replace(first, tries=first.tries + one.tries)
     return list(found.values())

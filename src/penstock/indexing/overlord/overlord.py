@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.errors import Conflict
-from penstock.core.waits import WaitTable, merged
+from penstock.core.waits import WaitTable, merged, owned
 from penstock.indexing.overlord.admin_service import AdminService, CompactionService
 from penstock.indexing.overlord.supervisor_service import SupervisorService
 from penstock.indexing.overlord.task_service import TaskService, TaskView
@@ -136,11 +136,12 @@ class Overlord:
         self._current.full()
 
     def waits(self) -> list[DependencyWait]:
-        """Return the waits of duties, supervisors and active tasks, merged for each dependency."""
+        """Return the waits of duties, and of supervisors and active tasks, which they name."""
         term = self._current.term
         groups: list[Sequence[DependencyWait]] = [self._waits.all()]
         if term is not None:
-            groups += [one.waits for one in term.queue.index.all().values() if one.waits]
+            tasks = term.queue.index.all().items()
+            groups += [owned(one.waits, f"task {task_id}") for task_id, one in tasks if one.waits]
             groups += [term.queue.waits(), *term.supervisors.streams.waits()]
         return merged(groups)
 

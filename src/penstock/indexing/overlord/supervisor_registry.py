@@ -14,6 +14,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest, NotFound, Unavailable
+from penstock.core.waits import owned
 from penstock.indexing.overlord.compaction.supervisors import (
     CompactionSupervisors,
     SubmitResult,
@@ -78,8 +79,14 @@ class StreamSupervisors:
         return [self._running[supervisor_id] for supervisor_id in sorted(self._running)]
 
     def waits(self) -> list[tuple[DependencyWait, ...]]:
-        """Return the waits of the supervisors themselves, without their tasks'. Any thread."""
-        return [one.snapshot.own_waits() for one in self._running.copy().values()]
+        """Return the waits of the supervisors themselves, which they name, without their tasks'.
+
+        Any thread.
+        """
+        return [
+            owned(one.snapshot.own_waits(), f"supervisor {supervisor_id}")
+            for supervisor_id, one in self._running.copy().items()
+        ]
 
     def run(self, spec: SupervisorSpec) -> Supervisor:
         """Start a supervisor whose id is not running."""

@@ -31,7 +31,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.core.errors import Closed, Conflict, NotFound, PenstockError, Unavailable, counted
-from penstock.core.waits import WaitTable, merged
+from penstock.core.waits import WaitTable, merged, owned
 from penstock.indexing.ports import WorkerReport
 from penstock.indexing.worker.change_history import WORKER, ChangeHistory, LongPoll
 from penstock.indexing.worker.ended_tasks import EndedTasks, LogShipper
@@ -430,12 +430,13 @@ class Worker:
         self._answer(lambda: self._tasks.set_enabled(enabled), "enable or disable")
 
     def waits(self) -> list[DependencyWait]:
-        """Return the waits of the worker and its tasks, one entry for each dependency; any thread.
+        """Return the waits of the worker and its tasks, which they name; any thread.
 
         Raises:
             Unavailable: The worker is starting, stopping or busy.
         """
-        return merged([self._waits.all(), *(one.waits for one in self.report().tasks)])
+        tasks = self.report().tasks
+        return merged([self._waits.all(), *(owned(one.waits, f"task {one.id}") for one in tasks)])
 
     def check(self, task_id: str) -> None:
         """Check a task's peon now: it has reported something, or has ended. Does not wait."""

@@ -324,13 +324,15 @@ def terminal_width() -> int | None:
 
 
 def wait_lines(answer: object) -> list[str]:
-    """Return the ``waits`` of an answer as text, one line for each dependency."""
+    """Return the ``waits`` of an answer as text, one line for each entry."""
     lines = []
     for one in objects(answer, "waits"):
         tries = whole(one, "tries")
         count = counted(tries, "try", "tries")
+        owner = one.get("owner")
+        work = f"{owner}: {one.get('work')}" if owner else one.get("work")
         lines.append(
-            f"{one.get('dependency')} since {one.get('since')}, {count} ({one.get('work')}):"
+            f"{one.get('dependency')} since {one.get('since')}, {count} ({work}):"
             f" {first_line(one.get('error'))}"
         )
     return lines

@@ -8,12 +8,12 @@ import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from penstock.core.clock import SystemClock
-from penstock.core.errors import InvalidRequest, NotReachable, PenstockError
+from penstock.core.errors import InvalidRequest, NotReachable, PenstockError, counted
 from penstock.services.answers import objects
 from penstock.services.cli import exit_codes
 from penstock.services.cli.context import CLI
@@ -30,6 +30,9 @@ from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.process import end_on_thread_death, leave
 from penstock.services.options.resolution import CONFIG_VARIABLE
 from penstock.services.options.table import PenstockOptions
+
+# Of an outage in which many tasks wait.
+_WAITS_SHOWN_MAX: Final = 20
 
 internal_app = typer.Typer(help="Commands for Penstock's own processes.")
 
@@ -156,8 +159,12 @@ def status(as_json: Json = False) -> None:
     reasons = answer.get("reasons")
     for reason in reasons if isinstance(reasons, list) else ():
         echo(f"not ready: {first_line(reason)}")
-    for line in wait_lines(answer):
+    lines = wait_lines(answer)
+    for line in lines[:_WAITS_SHOWN_MAX]:
         echo(f"waits for {line}")
+    if len(lines) > _WAITS_SHOWN_MAX:
+        more = counted(len(lines) - _WAITS_SHOWN_MAX, "more wait")
+        echo(f"and {more}: see penstock status --json")
 
 
 def _show_start(children: Mapping[str, Mapping[str, object]], *, as_json: bool) -> None:
