@@ -95,6 +95,16 @@ def test_a_wait_that_two_processes_report_counts_once_and_the_newer_report_is_ke
     assert len(merged([owned([wait, other], "task a")])) == 2
 
 
+@pytest.mark.parametrize(("tries_max", "which"), [(20, "try 6 of 20"), (0, "try 6")])
+def test_a_wait_shows_which_try_is_next_of_how_many_and_when(tries_max: int, which: str) -> None:
+    wait = DependencyWait(Dependency.INPUT, "read", 0, 5, "try again", tries_max, next_ms=5_000)
+    assert str(wait) == (
+        f"input since 1970-01-01T00:00:00.000Z, 5 tries, {which} is next at"
+        " 1970-01-01T00:00:05.000Z (read): try again"
+    )
+    assert "next" not in str(replace(wait, next_ms=None))
+
+
 def test_a_wait_shows_that_a_new_try_runs_whose_outcome_is_open() -> None:
     clock = VirtualClock()
     table = WaitTable(clock)

@@ -59,8 +59,16 @@ class DependencyWait:
         trying = self.trying_since_ms
         again = "" if trying is None else f"; a new try has run since {format_time(trying)}"
         tries = f"{self.tries} {'try' if self.tries == 1 else 'tries'}"
-        since = format_time(self.since_ms)
-        return f"{self.dependency.value} since {since}, {tries} ({self.work}): {self.error}{again}"
+        since = f"{self.dependency.value} since {format_time(self.since_ms)}"
+        # Before the error, which may be long or have several lines.
+        return f"{since}, {tries}{self._next_try()} ({self.work}): {self.error}{again}"
+
+    def _next_try(self) -> str:
+        """Return which try is the next one, of how many, and its time; empty if it is unknown."""
+        if self.next_ms is None:
+            return ""
+        of = f" of {self.tries_max}" if self.tries_max else ""
+        return f", try {self.tries + 1}{of} is next at {format_time(self.next_ms)}"
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON form."""
