@@ -5,10 +5,12 @@ from __future__ import annotations
 import gzip
 import http.server
 import itertools
+import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 import orjson
 import pytest
@@ -486,6 +488,55 @@ def test_a_real_server_reads_what_is_sent() -> None:
     assert orjson.loads(gzip.decompress(body)) == [{"n": 7}]
     with pytest.raises(OSError):
         post(url, b"", {}, 1)
+
+
+def test_the_time_limit_of_a_request_is_for_all_of_its_reads() -> None:
+    """It was for each read: a server that sent a byte now and then held the sender for hours."""
+
+    def drip(connected: socket.socket) -> None:
+        connected.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+        for _ in range(60):
+            connected.sendall(b"x")
+            time.sleep(0.05)
+        connected.sendall(b"\r\n\r\n")
+
+    with raw_server(drip) as url, pytest.raises(OSError, match="timed out"):
+        post(url, b"[]", {}, 0.5)
+
+
+def test_a_request_does_not_wait_for_the_body_of_its_answer() -> None:
+    is_answered = threading.Event()
+
+    def answer(connected: socket.socket) -> None:
+        connected.sendall(b"HTTP/1.1 202 Accepted\r\nContent-Length: 9\r\n\r\n")
+        assert is_answered.wait(60)
+
+    with raw_server(answer) as url:
+        try:
+            assert post(url, b"[]", {}, 2) == 202
+        finally:
+            is_answered.set()
+
+
+@contextmanager
+def raw_server(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Answer one request with what a function sends."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with listening.accept()[0] as connected:
+            while not connected.recv(65_536).endswith(b"[]"):
+                pass
+            with suppress(ConnectionError):
+                answer(connected)
+
+    serving = threading.Thread(target=serve)
+    serving.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+    finally:
+        serving.join(60)
+        listening.close()
 
 
 def test_emitting_takes_microseconds_when_every_queue_is_full_and_nothing_answers() -> None:
