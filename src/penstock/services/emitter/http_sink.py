@@ -303,6 +303,7 @@ class HttpSink:
                 is_dropped = self._sending is not batch  # by the stop
                 self._sending = None
                 if is_sent and not is_dropped:
+                    self._sent.add(len(batch.events))
                     self._batches.sent(batch)
                 elif not is_dropped:
                     self._batches.fail(batch)
@@ -337,6 +338,7 @@ class HttpSink:
             finally:
                 with self._changed:
                     if is_sent:
+                        self._sent.add(len(batch.events))
                         self._batches.sent(batch)
                     else:
                         self._batches.drop(batch)
@@ -393,7 +395,6 @@ class HttpSink:
             status, reason = 0, f"{error!r}"
         self._send_s.observe(max(0.0, self._clock.monotonic_s() - begun_s))
         if 200 <= status < 300:
-            self._sent.add(len(batch.events))
             return True
         self._failures.add()
         events = counted(len(batch.events), "event")
