@@ -56,6 +56,18 @@ def test_an_error_names_its_dependency_and_the_caller_may_know_it_better() -> No
     }
 
 
+def test_a_wait_for_another_dependency_begins_anew() -> None:
+    clock = VirtualClock()
+    table = WaitTable(clock)
+    table.failed("p", Unavailable("away", dependency=Dependency.SPARK))
+    clock.advance(60)
+    wait = table.failed("p", Unavailable("refused", dependency=Dependency.BROKER))
+    assert wait == DependencyWait(Dependency.BROKER, "p", clock.now_ms(), 1, "refused")
+    values = {(one.name, dict(one.labels)["dependency"]): one.value for one in table.samples()}
+    assert values["penstock_waiting_seconds", "broker"] == 0
+    assert values["penstock_waiting_tries", "Spark"] == 0
+
+
 def test_waits_survive_their_json_form() -> None:
     full = DependencyWait(Dependency.SPARK, "persist", 1_000, 3, "gone", 20, 2_000, 3_000, "task t")
     plain = DependencyWait(Dependency.OTHER, "x", 0, 1, "")

@@ -150,6 +150,8 @@ class WaitTable:
     ) -> DependencyWait:
         """Record a failed try and return the current wait.
 
+        A wait for another dependency than before begins now, with this try as its first.
+
         Args:
             work: Name of the work.
             error: Why it failed; an `Unavailable` names its dependency.
@@ -164,6 +166,8 @@ class WaitTable:
             named = dependency
         with self._mutex:
             before = self._waits.get(work)
+            if before is not None and before.dependency is not named:
+                before = None
             wait = self._waits[work] = DependencyWait(
                 named,
                 work,
