@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import httpx
 import pyarrow as pa
@@ -443,6 +443,14 @@ async def test_a_query_that_is_cancelled_before_its_turn_never_runs(rig: Rig) ->
     for one in asked:
         assert (await one).status_code == 200
     assert "mine" not in hanging.running
+
+
+@pytest.mark.parametrize("query_id", ["a/b", "/", "a/", "//a", "a?b#c%2F"])
+async def test_a_query_is_cancelled_whatever_characters_its_id_has(rig: Rig, query_id: str) -> None:
+    rig.sql.registered_ids.add(query_id)
+    path = f"{SQL}/{quote(query_id, safe='')}"
+    assert (await rig.ask("DELETE", path)).status_code == 202
+    assert (await rig.ask("DELETE", f"{path}x")).status_code == 404
 
 
 async def test_a_query_leaves_another_one_of_its_id_alone(

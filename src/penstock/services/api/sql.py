@@ -149,7 +149,7 @@ class SqlRoutes:
         """Return the routes."""
         return [
             Route(PATH, self.execute, methods=["POST"]),
-            Route(PATH + "/{query_id}", self.cancel, methods=["DELETE"]),
+            Route(PATH + "/{query_id:path}", self.cancel, methods=["DELETE"]),
         ]
 
     async def execute(self, request: Request) -> Response:
