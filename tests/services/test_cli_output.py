@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import io
 import json
+import os
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -19,6 +20,7 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.printable import HIDDEN
 from penstock.services.cli import entry, exit_codes, output
 from penstock.services.cli.entry import run
+from penstock.services.cli.flow.flow_client import FlowDocument
 
 __all__ = ["server"]
 
@@ -263,3 +265,24 @@ def test_an_invalid_value_is_explained_without_words_of_pydantic(
     shown = capsys.readouterr().err
     assert message in shown
     assert "Value error" not in shown
+
+
+@pytest.mark.parametrize("read", [output.read_text, FlowDocument.read])
+def test_a_named_pipe_or_device_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[Path], object]
+) -> None:
+    """A pipe without a writer stopped the command without end."""
+    os.mkfifo(tmp_path / "pipe")
+    with monkeypatch.context() as patched:
+        for name in ("read_text", "read_bytes"):
+            patched.setattr(Path, name, lambda *_, **__: pytest.fail("the file is read"))
+        for file in (tmp_path / "pipe", Path("/dev/zero")):
+            with pytest.raises(InvalidRequest, match="is not a regular file: name one, or write -"):
+                read(file)
+    reading, writing = os.pipe()  # as the shell opens one for <(command)
+    os.write(writing, b"text")
+    os.close(writing)
+    try:
+        assert "text" in str(read(Path(f"/dev/fd/{reading}")))
+    finally:
+        os.close(reading)

@@ -13,6 +13,7 @@ import contextlib
 import io
 import json
 import shutil
+import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -199,7 +200,26 @@ def read_text(file: Path) -> str:
     with translate_read_errors(file):
         if str(file) == "-":
             return sys.stdin.read().removeprefix(_BYTE_ORDER_MARK)
+        require_readable(file)
         return file.read_text(encoding="utf-8").removeprefix(_BYTE_ORDER_MARK)
+
+
+def require_readable(file: Path) -> None:
+    """Refuse a named pipe, a socket or a device, whose reading may never end.
+
+    A pipe that the shell has opened, as for `<(command)`, is accepted.
+
+    Raises:
+        InvalidRequest: The file is one of these.
+        OSError: The file does not exist, or its properties cannot be read.
+    """
+    mode = file.stat().st_mode
+    # An open pipe has a path below /dev/fd, and no path of its own.
+    is_open_pipe = stat.S_ISFIFO(mode) and not file.resolve().exists()
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or is_open_pipe):
+        raise InvalidRequest(
+            "is not a regular file: name one, or write - for standard input", place=str(file)
+        )
 
 
 def read_json(file: Path) -> object:

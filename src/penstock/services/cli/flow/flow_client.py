@@ -21,7 +21,12 @@ from penstock.flow.graph.source_locations import FlowProblem, SourceLocation
 from penstock.services.answers import objects, whole
 from penstock.services.cli import exit_codes
 from penstock.services.cli.context import CLI
-from penstock.services.cli.output import print_json, translate_read_errors, warn
+from penstock.services.cli.output import (
+    print_json,
+    require_readable,
+    translate_read_errors,
+    warn,
+)
 from penstock.services.http_client import COMMAND_LINE
 
 # The server waits up to half a minute for processors to stop before it refuses a change.
@@ -52,6 +57,7 @@ class FlowDocument:
         if str(file) == "-":
             return FlowDocument("-", sys.stdin.buffer.read())
         with translate_read_errors(file):
+            require_readable(file)
             return FlowDocument(str(file), file.read_bytes())
 
 
