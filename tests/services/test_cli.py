@@ -735,7 +735,7 @@ def test_the_prompt_goes_on_after_errors_and_interrupts(
     server.answers[sql] = (200, [["a", "b"], [1, True]])
     server.answers["/druid/coordinator/v1/metadata/datasources"] = (200, ["clicks", "orders"])
 
-    typed[:] = ["\\d", "\\d clicks;", "\\x", "SELECT", KeyboardInterrupt, "SELECT 1,", "2;", ";"]
+    typed[:] = ["\\d", "\\d clicks;", "\\x", "SELECT", KeyboardInterrupt, " SELECT", "  1 ;", ";"]
     assert run(["sql"]) == exit_codes.OK
     said = capsys.readouterr()
     assert "clicks\norders\n" in said.out
@@ -743,7 +743,7 @@ def test_the_prompt_goes_on_after_errors_and_interrupts(
     assert "unknown command \\x" in said.err
     assert "the statement is empty" in said.err
     asked = [json.loads(one[3])["query"] for one in server.asked if one[1] == sql]
-    assert asked == ['DESCRIBE "clicks"', "SELECT 1,\n2"]
+    assert asked == ['DESCRIBE "clicks"', " SELECT\n  1"]
 
     def interrupted(*_: object, **__: object) -> object:
         raise KeyboardInterrupt

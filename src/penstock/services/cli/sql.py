@@ -131,7 +131,8 @@ def _context(given: Sequence[str]) -> dict[str, object]:
 
 
 def _bare(text: str) -> str:
-    statement = text.strip().removesuffix(";").strip()
+    """Return a statement without its end; errors count lines and columns from its beginning."""
+    statement = text.rstrip().removesuffix(";").rstrip()
     if not statement:
         raise InvalidRequest("the statement is empty")
     try:
@@ -237,12 +238,13 @@ def _prompt(api: JsonClient, wanted: _Wanted) -> None:
     lines: list[str] = []
     while True:
         try:
-            line = session.prompt("sql> " if not lines else "...> ").strip()
+            typed = session.prompt("sql> " if not lines else "...> ")
         except KeyboardInterrupt:
             lines = []
             continue
         except EOFError:
             return
+        line = typed.strip()
         word = line.rstrip("; ")
         if word in ("\\q", "quit", "exit"):
             return
@@ -252,7 +254,7 @@ def _prompt(api: JsonClient, wanted: _Wanted) -> None:
             _attempt(_command, api, word, wanted)
         else:
             if line:
-                lines.append(line)
+                lines.append(typed)
             if lines and (not line or line.endswith(";")):
                 statement = "\n".join(lines)
                 lines = []
