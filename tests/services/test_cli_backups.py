@@ -359,6 +359,35 @@ def test_what_files_do_not_tell_has_to_be_left_out_on_purpose(
     assert len(left_out) == 2
 
 
+def test_a_rebuild_without_files_of_segments_creates_nothing(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    nowhere, empty, foreign = (tmp_path / name for name in ("nowhere", "empty", "foreign"))
+    empty.mkdir()
+    foreign.mkdir()
+    (foreign / "notes.txt").write_text("none of Penstock's")
+    words = ["restore", "--from-segments", "--data-dir", str(nowhere)]
+    folders = [str(folder) for folder in (tmp_path / "missing", empty, foreign)]
+    for more, place in (
+        ([], str(nowhere / "segments")),
+        *((["--deep-storage", folder], folder) for folder in folders),
+    ):
+        assert run([*words, *more]) == exit_codes.USAGE
+        told = capsys.readouterr().err
+        assert f"{place} does not exist or has no files of segments: expected DATASOURCE/" in told
+        assert not nowhere.exists()
+
+
+def test_a_rebuild_from_a_missing_bucket_creates_nothing(
+    bucket: str, tmp_path: Path, capsys: Capture
+) -> None:
+    missing = bucket.replace("backups", "no-such-bucket")
+    words = ["restore", "--from-segments", "--data-dir", str(tmp_path / "new")]
+    assert run([*words, "--deep-storage", missing]) == exit_codes.USAGE
+    assert f"{missing} does not exist or has no files of segments" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize("damaged", [None, "older", "newer", "both"])
 def test_of_two_files_of_a_segment_the_oldest_readable_one_counts(
     data: Path, tmp_path: Path, capsys: Capture, damaged: str | None

@@ -21,7 +21,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.core.errors import InvalidRequest, PenstockError, counted
+from penstock.core.errors import InvalidRequest, NotFound, PenstockError, counted
 from penstock.core.intervals import Interval, parse_time
 from penstock.core.names import DATASOURCE, check_stored_name
 from penstock.segments.deep_storage import LOAD_SPEC_TYPE, DeepStore
@@ -31,7 +31,7 @@ from penstock.segments.shard_spec import ShardSpec
 from penstock.storage.metadata import MetadataStore, PublishRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from penstock.core.clock import Clock
     from penstock.services.backup.backup import BackupProgress
@@ -78,39 +78,46 @@ class NamedFile:
         return SegmentId(self.datasource, self.interval, self.version, self.partition_number)
 
 
-def rebuild_metadata(
-    deep_storage: str,
-    metadata_url: str,
-    clock: Clock,
-    progress: BackupProgress,
-    *,
-    skip_unknown: bool,
-) -> RebuildReport:
-    """Create the metadata of the segments in a deep storage.
+@dataclass(frozen=True, slots=True)
+class SegmentFiles:
+    """Files of segments in a deep storage; the names of `nameless` ones do not name a segment."""
+
+    store: DeepStore
+    named: Sequence[NamedFile]
+    nameless: Sequence[str]
+
+
+def list_segment_files(
+    deep_storage: str, progress: BackupProgress, *, skip_unknown: bool
+) -> SegmentFiles:
+    """Return the files of segments in a deep storage; creates and changes nothing.
 
     Args:
         deep_storage: URL of the deep storage.
-        metadata_url: The database; it is empty, or an interrupted rebuild began to fill it.
-        clock: Time.
         progress: Receives the progress.
         skip_unknown: Whether to leave out files whose segments are unknown.
 
     Raises:
-        InvalidRequest: The database has other metadata; or there are such files and they must not
-            be left out.
-        Unavailable: The deep storage or the database does not answer.
+        InvalidRequest: There are no files of segments; or the segments of some are unknown, and
+            they must not be left out.
+        Unavailable: The deep storage does not answer.
     """
     store = DeepStore(deep_storage)
     progress.stage("listing the deep storage", None)
     named: list[NamedFile] = []
     nameless: list[str] = []
-    for relative, modified_ms in store.walk():
-        found = named_file(relative, modified_ms)
-        if found is not None:
-            named.append(found)
-        elif is_attempt_file(relative) and relative.endswith(".parquet"):
-            nameless.append(relative)
+    try:
+        for relative, modified_ms in store.walk():
+            found = named_file(relative, modified_ms)
+            if found is not None:
+                named.append(found)
+            elif is_attempt_file(relative) and relative.endswith(".parquet"):
+                nameless.append(relative)
+    except NotFound as error:  # as object stores report a missing bucket
+        raise _no_files_in(deep_storage) from error
     paths = [*nameless, *(one.relative for one in named)]
+    if not paths:
+        raise _no_files_in(deep_storage)
     folders = counted(len({path.split("/")[0] for path in paths}), "folder")
     progress.note(f"found {counted(len(paths), 'file')} of segments in {folders}")
     if nameless and not skip_unknown:
@@ -121,17 +128,44 @@ def rebuild_metadata(
             " missing, and rows that they replaced would come back. Restore a backup, if"
             " available; or leave them out with --skip-unknown, and load them with a batch task"
         )
-    places = _by_place(named)
+    return SegmentFiles(store, named, nameless)
+
+
+def rebuild_metadata(
+    files: SegmentFiles, metadata_url: str, clock: Clock, progress: BackupProgress
+) -> RebuildReport:
+    """Create the metadata of the segments in a deep storage.
+
+    Args:
+        files: The files in the deep storage; the nameless ones are left out.
+        metadata_url: The database; it is empty, or an interrupted rebuild began to fill it.
+        clock: Time.
+        progress: Receives the progress.
+
+    Raises:
+        InvalidRequest: The database has other metadata.
+        Unavailable: The deep storage or the database does not answer.
+    """
+    store, nameless = files.store, files.nameless
+    places = _by_place(files.named)
     rebuilt = RebuildReport()
     for relative in nameless:
         _of(rebuilt, decoded(relative.split("/")[0])).left_out += 1
     with MetadataStore.open(metadata_url, clock=clock) as metadata:
-        present = _present(metadata, metadata_url, frozenset(files[0].id for files in places))
+        present = _present(metadata, metadata_url, frozenset(same[0].id for same in places))
         not_needed = _publish(metadata, store, places, present, rebuilt, progress)
     for relative in (*nameless, *rebuilt.left_out):
         store.put_aside(relative)
     _explain(rebuilt, len(nameless), not_needed)
     return rebuilt
+
+
+def _no_files_in(deep_storage: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"the deep storage {deep_storage} does not exist or has no files of segments: expected"
+        f" DATASOURCE/INTERVAL/VERSION/PARTITION/…/{FILE_NAME} there. Name the folder or URL that"
+        " has them with --deep-storage"
+    )
 
 
 def named_file(relative: str, modified_ms: int) -> NamedFile | None:

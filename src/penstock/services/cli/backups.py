@@ -200,34 +200,40 @@ def _restore(
 
 
 def _rebuild(options: PenstockOptions, *, skip_unknown: bool, as_json: bool) -> None:
-    from penstock.services.backup.rebuild import rebuild_metadata  # noqa: PLC0415 - slow to import, not for every command
+    from penstock.services.backup.rebuild import (  # noqa: PLC0415 - slow to import, not for every command
+        list_segment_files,
+        rebuild_metadata,
+    )
     from penstock.storage.metadata.backends.sqlite import fold_log_in  # noqa: PLC0415 - slow to import, not for every command
 
     data = DataFolder(options.data_dir.absolute())
-    data.prepare()
-    lock = DataFolderLock(data)
-    lock.take()
-    try:
-        # Under another name, so that an incomplete file does not start as a complete one.
-        made, place = data.metadata.with_name(f"{data.metadata.name}.rebuilt"), data.metadata
-        if options.metadata_url is None and place.exists():
-            raise InvalidRequest(
-                f"{place} exists: --from-segments makes metadata that is lost; move the file away"
-            )
-        made.unlink(missing_ok=True)
-        with _progress() as progress:
-            found = rebuild_metadata(
-                *(options.deep_storage_address, options.metadata_url or sqlite_url(made)),
-                *(SystemClock(), progress),
-                skip_unknown=skip_unknown,
-            )
-        if options.metadata_url is None:
-            fold_log_in(str(made))
-            fs = OsFileSystem()
-            fs.rename(str(made), str(place))
-            fs.fsync_folder(str(data.path))
-    finally:
-        lock.release()
+    data.check()
+    with _progress() as progress:
+        # Before the data folder is created, which an error here would leave behind.
+        files = list_segment_files(
+            options.deep_storage_address, progress, skip_unknown=skip_unknown
+        )
+        data.prepare()
+        lock = DataFolderLock(data)
+        lock.take()
+        try:
+            # Under another name, so that an incomplete file does not start as a complete one.
+            made, place = data.metadata.with_name(f"{data.metadata.name}.rebuilt"), data.metadata
+            if options.metadata_url is None and place.exists():
+                raise InvalidRequest(
+                    f"{place} exists: --from-segments makes metadata that is lost; move the file"
+                    " away"
+                )
+            made.unlink(missing_ok=True)
+            address = options.metadata_url or sqlite_url(made)
+            found = rebuild_metadata(files, address, SystemClock(), progress)
+            if options.metadata_url is None:
+                fold_log_in(str(made))
+                fs = OsFileSystem()
+                fs.rename(str(made), str(place))
+                fs.fsync_folder(str(data.path))
+        finally:
+            lock.release()
     rows = [
         {"datasource": name, "segments": one.segments, "rows": one.rows, "left_out": one.left_out}
         for name, one in sorted(found.datasources.items())
