@@ -226,7 +226,11 @@ async def test_what_is_said_of_projections_goes_there_and_back(rig: Rig) -> None
         ),
         (
             '{"query": "SELECT ?, \'?\', ?", "parameters": [1]}',
-            "parameters: the statement has 2 .*, and 1 parameters",
+            "parameters: the statement has 2 .*, and 1 parameter is given: .* request body",
+        ),
+        (
+            '{"query": "SELECT ?"}',
+            "and 0 parameters are given: .* in the field parameters of the request body",
         ),
         ('{"query": "SELECT 1", "context": {"timeout": "soon"}}', "'soon' is not .* milliseconds"),
         ('{"query": "SELECT 1", "context": {"sqlQueryId": "\\u20ac"}}', "sqlQueryId: '€' cannot"),

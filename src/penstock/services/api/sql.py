@@ -28,7 +28,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
+from penstock.core.errors import InvalidRequest, PenstockError, Unavailable, counted
 from penstock.core.instants import parse_time
 from penstock.core.loop_tasks import start_awaited, start_job
 from penstock.core.sql_sizes import check_text, statement_tokens
@@ -501,8 +501,12 @@ def _check_bound(statement: str, count: int) -> None:
         return
     wanted = sum(token.text == "?" for token in statement_tokens(statement))
     if wanted > count:
-        text = f"the statement has {wanted} ?, and {count} parameters are given: give one for each"
-        raise InvalidRequest(text, place="parameters")
+        given = f"{counted(count, 'parameter')} {'is' if count == 1 else 'are'} given"
+        raise InvalidRequest(
+            f"the statement has {wanted} ?, and {given}: list one value for each ? in the field"
+            " parameters of the request body",
+            place="parameters",
+        )
 
 
 def _refusal(error: PenstockError, query_id: str) -> Response:
