@@ -30,8 +30,8 @@ from penstock.spark.sql_guard import (
     OUTLINE_CONF,
     check_understood,
     constants_kept,
+    error_without_places,
     relation,
-    relocated_error,
 )
 from penstock.spark.tables import TableSource
 from penstock.spark.tables.columns import KnownColumns
@@ -109,7 +109,8 @@ class QueryRows:
                 hidden |= {table.name: table.define(spark) for table in externs}
                 yield spark, relation(spark, query, (), hidden)
         except SparkRefusal as error:
-            shown = relocated_error(str(error), query)
+            # The query is a part of the user's statement, and does not have its lines and columns.
+            shown = error_without_places(str(error), query)
             shown = case_variants.explained(shown) if case_variants.are_read else shown
             hint = in_spark(query, shown)
             if not hint:
