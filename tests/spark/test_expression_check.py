@@ -77,3 +77,8 @@ def test_no_expression_opens_a_file_where_the_text_is_not_checked(sessions: Spar
 
 def test_the_dialect_is_the_engines() -> None:
     assert EXPRESSION_CONF.items() <= ENGINE_CONF.items()
+
+
+def test_a_name_that_looks_like_a_place_is_told_unchanged(check: ExpressionCheck) -> None:
+    (mistake,) = check.mistakes(["1 + `line 3, pos 4`(1)"])
+    assert "`line 3, pos 4`; line 1, column 5" in mistake

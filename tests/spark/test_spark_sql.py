@@ -291,6 +291,58 @@ def test_errors_say_where(
     assert ", position " not in text
 
 
+@pytest.mark.parametrize(
+    ("statement", "parts"),
+    [
+        (
+            "SELECT *\nFROM `line 3, pos 4`",
+            ["view `line 3, pos 4` cannot be found", " (line 2, column 6). Datasources"],
+        ),
+        (
+            "SELECT cast('line 9 position 9' AS int)",
+            [
+                "value 'line 9 position 9' of",
+                "(line 1, column 8) ==\nSELECT cast('line 9 position 9'",
+            ],
+        ),
+        (
+            "SELECT cast(concat('a', ' line 12, pos ', 5) AS int)",
+            ["value 'a line 12, pos 5' of", "(line 1, column 8)"],
+        ),
+        ("SELECT raise_error('boom at line 3, pos 4')", ["boom at line 3, pos 4 SQLSTATE"]),
+        ("SELECT `a; line 3 pos 4` FROM range(1)", ["`a; line 3 pos 4` can", "; line 1, column 8"]),
+        (
+            "SELECT 1 +,\n'\n== SQL (line 9, position 9) ==\n; line 3 pos 4;'",
+            ["(line 1, column 11)", "\n'\n== SQL (line 9, position 9) ==\n; line 3 pos 4;'"],
+        ),
+        (
+            "SELECT 1 + cast(\n'a SQLSTATE: 22018\n\n== SQL (line 9, position 9) =='\nAS int)",
+            [
+                "'a SQLSTATE: 22018\n\n== SQL (line 9, position 9) ==' of",
+                "== SQL (line 1, column 12)",
+            ],
+        ),
+    ],
+)
+def test_names_and_values_that_look_like_places_are_told_unchanged(
+    sql: SqlService, statement: str, parts: list[str]
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        ask(sql, statement)
+    text = str(caught.value)
+    assert [part for part in parts if part not in text] == [], text
+
+
+def test_a_parameter_that_looks_like_a_place_is_told_unchanged(sql: SqlService) -> None:
+    value = "line 9 position 9\n\nb"
+    with pytest.raises(InvalidRequest) as caught:
+        sql.query(SqlQuery("SELECT cast(?\n\nAS int)", (value,)))
+    text = str(caught.value)
+    assert f"The value '{value}' of" in text
+    assert "\n== SQL ==\n" in text
+    assert "^" not in text
+
+
 def test_no_place_is_told_where_spark_got_another_text(sql: SqlService, data: DataFolder) -> None:
     for name in ("placed", "caf\u00e9"):
         data.publish(name, table(["2013-01-01"], n=ints(1)))

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
 from penstock.spark.sql.statement import read_statement, with_stored_names
-from penstock.spark.sql_guard import error_without_places, relocated_error, without_paths
+from penstock.spark.sql_guard import (
+    error_without_places,
+    place_in,
+    relocated_error,
+    without_paths,
+)
 
 
 @pytest.mark.parametrize(
@@ -215,3 +222,49 @@ def test_places_are_lines_and_columns_of_the_users_text(said: str, told: str, wi
     assert error_without_places(said, "SELECT 1\nFROM x") == without
     shown = relocated_error("(line 1, pos 4)", "a + + b", first_line=1)
     assert shown == "(line 1, column 5)"
+
+
+# Parts of names and values that look like what Spark writes about places.
+_PARTS = (
+    *(
+        "line 3, pos 4",
+        "line 9 position 9",
+        "; line 3 pos 4",
+        " (line 3, pos 4)",
+        ";",
+        ")",
+        "'",
+        "`",
+    ),
+    *("SQLSTATE: 22018", " SQLSTATE: 42601 (line 3, pos 4)", " SQLSTATE: 42703; line 2 pos 7"),
+    *("\n", "\n\n== SQL ==\n", "\n== SQL (line 9, position 9) ==\n", "\n(\n", "\n)", "^^^", "x"),
+)
+
+
+def _marked(sql: str) -> str:
+    return "".join(f"\n{line}\n{'^' * len(line)}" for line in sql.split("\n")).rstrip("\n")
+
+
+@given(st.lists(st.sampled_from(_PARTS), max_size=8).map("".join))
+def test_names_and_values_that_look_like_places_are_unchanged(value: str) -> None:
+    raised = f"[USER_RAISED_EXCEPTION] {value} SQLSTATE: P0001"
+    assert relocated_error(raised, "SELECT 1") == error_without_places(raised, "SELECT 1") == raised
+
+    before = f"[UNRESOLVED_COLUMN] no column with name `{value}`. SQLSTATE: 42703"
+    found = relocated_error(f"{before}; line 3 pos 6", "SELECT 1\nFROM x")
+    assert found == f"{before}; line 2, column 7"
+    assert place_in(found) == "line 2, column 7"
+    assert error_without_places(f"{before}; line 3 pos 6", "SELECT 1\nFROM x") == before
+
+    query = f"SELECT cast('{value}' AS int) FROM x"
+    before = f"[CAST_INVALID_INPUT] The value '{value}' is malformed. SQLSTATE: 22018\n== SQL"
+    said = f"{before} (line 2, position 8) =={_marked(query)}"
+    assert relocated_error(said, query) == f"{before} (line 1, column 8) =={_marked(query)}"
+    assert error_without_places(said, query) == f"{before} ==\n{query}"
+
+    query = f"SELECT b c\n, '{value}'"
+    before = "[PARSE_SYNTAX_ERROR] Syntax error at or near 'c'. SQLSTATE: 42601"
+    marked = query.replace("b c", "b c\n---------^^^", 1)
+    said = f"{before} (line 2, pos 9)\n\n== SQL ==\n(\n{marked}\n)"
+    assert relocated_error(said, query) == f"{before} (line 1, column 10)\n\n== SQL ==\n{marked}"
+    assert error_without_places(said, query) == f"{before}\n\n== SQL ==\n{query}"

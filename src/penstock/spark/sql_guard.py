@@ -77,14 +77,24 @@ _USER_TYPES: Final = ("userdefinedtype@", "udt@")
 _READERS: Final = tuple(f"{name}(" for name in sorted(SCHEMA_READERS))
 _DEFAULTS: Final = ("exists_default", "current_default")
 _ESCAPE: Final = re.compile(r"\\u([0-9a-f]{4})")
-# Spark counts `pos` from 0 and `position`, which it writes for failed computations, from 1.
-_PLACE: Final = re.compile(r"\bline (\d+),? (pos(?:ition)?):? (\d+)")
-_RELOCATED: Final = re.compile(r"line \d+, column \d+")  # as `relocated_error` writes it
-_PLACE_NOTE: Final = re.compile(rf"(?:;| \()? ?{_PLACE.pattern}\)?")
-_SHOWN_SQL: Final = re.compile(r"(== SQL ==\n)\(\n")
+# The note of a place, as Spark writes it: `pos` is from 0, and `position`, which it writes for failed
+# computations, from 1. A plan may follow the first form, and the text the second one.
+_NOTE: Final = re.compile(
+    r"(?P<begin>; | ?\(|(?:\A|\n)== SQL \()"
+    r"line (?P<line>\d+),? (?P<unit>pos(?:ition)?) (?P<column>\d+)"
+    r"(?P<end>(?=;?\Z|;\n['!]?[A-Z])|\)(?=\Z|\n\n== SQL ==\n)|\) ==(?=\n|\Z))"
+)
+# The code of the error, which older versions of Spark do not write, ends the message itself.
+_CODE: Final = "SQLSTATE: "
+_NOTE_AFTER_CODE: Final = re.compile(rf"(?<={_CODE}\w{{5}}){_NOTE.pattern}")
+_CODE_AT_END: Final = re.compile(rf"{_CODE}\w{{5}}\Z")
+_RELOCATED: Final = re.compile(  # as `relocated_error` writes it
+    r"(?:; |\(|\n== SQL \()(line \d+, column \d+)(?=;?\Z|;\n['!]?[A-Z]|\)\Z|\)\n\n== SQL|\) ==\n)"
+)
+_SHOWN_BEGIN: Final = "\n\n== SQL ==\n"
 _SHOWN_END: Final = re.compile(r"\n\)(\n-*\^\^\^)?\s*\Z")
-# Below a line of the text, or at the end below a part of it.
-_MARK: Final = re.compile(r"\n-*\^\^\^(?=\n|\Z)|\n *\^+\s*\Z")
+_PARSE_MARK: Final = re.compile(r"-*\^\^\^\s*")
+_MARK: Final = re.compile(r" *\^*\s*")
 _LOCATION: Final = re.compile(r"(Location: )[^\n]*?(?=, (?:PartitionFilters|ReadSchema)\b|\n|\Z)")
 # The scheme has a bound: without it, the search takes minutes in a long text such as `a.a.a.a…`.
 _PATH: Final = re.compile(r"\b[a-z][a-z0-9+.-]{0,30}:/[^\s,\])]*")
@@ -295,29 +305,33 @@ def without_paths(plan: str) -> str:
 
 
 def relocated_error(text: str, query: str, *, first_line: int = 2) -> str:
-    """Return Spark's error with the lines and columns of the user's text, both from 1.
+    """Return Spark's error with the line and column of the user's text, both from 1.
+
+    Only Spark's own note of the place changes: names, values and the SQL that Spark repeats may
+    look like one.
 
     Args:
         text: Spark's error.
         query: The user's text.
         first_line: The line of Spark's text on which the user's text begins.
     """
+    note = _note(text)
+    if note is None:
+        return text
     lines = query.count("\n") + 1
-    last = len(query) - (query.rfind("\n") + 1)
-
-    def moved(found: re.Match[str]) -> str:
-        line = int(found[1]) - first_line + 1
-        if line > lines:  # the parenthesis after the query
-            return f"line {lines}, column {last + 1}"
-        return f"line {max(line, 1)}, column {int(found[3]) + (found[2] == 'pos')}"
-
-    return _PLACE.sub(moved, _without_parentheses(text, query, first_line))
+    line = int(note["line"]) - first_line + 1
+    column = int(note["column"]) + (note["unit"] == "pos")
+    if line > lines:  # the parenthesis after the query
+        line, column = lines, len(query) - query.rfind("\n")
+    before, after = text[: note.start()], text[note.end() :]
+    before, after = _without_parentheses(before, after, note, query, first_line)
+    return f"{before}{note['begin']}line {max(line, 1)}, column {column}{note['end']}{after}"
 
 
 def place_in(text: str) -> str:
-    """Return the first place in an error of `relocated_error`; empty if there is none."""
-    found = _RELOCATED.search(text)
-    return found[0] if found else ""
+    """Return the place in an error of `relocated_error`; empty if there is none."""
+    found = [*_RELOCATED.finditer(text)]
+    return found[-1][1] if found else ""
 
 
 def error_without_places(text: str, query: str) -> str:
@@ -327,14 +341,49 @@ def error_without_places(text: str, query: str) -> str:
         text: Spark's error.
         query: The query that Spark got in parentheses; empty for a command.
     """
-    shown = _without_parentheses(text, query, first_line=2) if query else text
-    shown = _PLACE_NOTE.sub("", shown)
-    return _MARK.sub("", shown) if "== SQL ==" in shown else shown
+    note = _note(text)
+    if note is None:
+        return text
+    before, after = text[: note.start()], text[note.end() :]
+    if after.startswith(_SHOWN_BEGIN):  # the whole text, with a mark below the line of the place
+        shown = after.removeprefix(_SHOWN_BEGIN).split("\n")
+        at = min(int(note["line"]), len(shown) - 1)
+        if _PARSE_MARK.fullmatch(shown[at]):
+            del shown[at]
+        after = _SHOWN_BEGIN + "\n".join(shown)
+    elif note["end"].endswith("=="):  # lines of the text, with marks below each
+        _, *shown = after.rstrip("\n").split("\n")
+        kept = [one for at, one in enumerate(shown) if at % 2 == 0 or not _MARK.fullmatch(one)]
+        return "\n".join([f"{before}{note['begin'].removesuffix(' (')} ==", *kept])
+    return "".join(_without_parentheses(before, after, note, query) if query else (before, after))
 
 
-def _without_parentheses(text: str, query: str, first_line: int) -> str:
-    """Return Spark's error without the lines before and after the query, which Penstock writes."""
-    last_line = query.count("\n") + first_line
-    is_at_end = any(int(found[1]) > last_line for found in _PLACE.finditer(text))
-    shown = _SHOWN_END.sub("", _SHOWN_SQL.sub(r"\1", text)) if "== SQL ==" in text else text
-    return shown.replace("at or near ')'", "at or near end of input") if is_at_end else shown
+def _note(text: str) -> re.Match[str] | None:
+    """Return Spark's note of the place in an error; None if there is none.
+
+    It writes at most one. The message before it may repeat values of users, and what follows it may
+    repeat their SQL.
+    """
+    if _CODE not in text:
+        found = [*_NOTE.finditer(text)]
+    elif _CODE_AT_END.search(text):
+        return None
+    else:
+        found = [*_NOTE_AFTER_CODE.finditer(text)]
+    if not found:
+        return None
+    # A syntax error has no values, but repeats the whole text. In other errors, marks follow each
+    # line of the text, so that two lines of it cannot look like a code and a note.
+    return found[0] if text.startswith("[PARSE_") else found[-1]
+
+
+def _without_parentheses(
+    before: str, after: str, note: re.Match[str], query: str, first_line: int = 2
+) -> tuple[str, str]:
+    """Return Spark's error before and after the note, without the lines that Penstock writes."""
+    if after.startswith(_SHOWN_BEGIN):
+        shown = after.removeprefix(_SHOWN_BEGIN).removeprefix("(\n")
+        after = _SHOWN_BEGIN + _SHOWN_END.sub("", shown)
+    if int(note["line"]) > query.count("\n") + first_line:
+        before = before.replace("at or near ')'", "at or near end of input", 1)
+    return before, after

@@ -113,7 +113,7 @@ class ExpressionCheck:
                 return _AGGREGATES  # Spark's advice, GROUP BY or a window, does not apply
             if not _WRONG.search(text):
                 return ""
-            return relocated_error(_REST.sub("", text), expression, first_line=1)
+            return _REST.sub("", relocated_error(text, expression, first_line=1))
         return ""
 
 
