@@ -416,7 +416,7 @@ def test_queries_of_tasks_read_and_write_both(batch: Batch) -> None:
             "SELECT __time, TOWN AS City, lower(town) AS city FROM towns WHERE 'trips' > ''",
         ):
             assert rows_of(batch.write(SqlInput(sql), schema)) == {("Bern", "bern")}, sql
-    with pytest.raises(EngineFailure, match=r'"CITY" .* may be "City" or "city" of "trips"'):
+    with pytest.raises(EngineFailure, match=r'"CITY" may be "City" or "city" of "trips"'):
         batch.write(SqlInput("SELECT __time, CITY FROM trips"), schema)
 
 

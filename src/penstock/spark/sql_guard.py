@@ -77,8 +77,8 @@ _USER_TYPES: Final = ("userdefinedtype@", "udt@")
 _READERS: Final = tuple(f"{name}(" for name in sorted(SCHEMA_READERS))
 _DEFAULTS: Final = ("exists_default", "current_default")
 _ESCAPE: Final = re.compile(r"\\u([0-9a-f]{4})")
-# The note of a place, as Spark writes it: `pos` is from 0, and `position`, which it writes for failed
-# computations, from 1. A plan may follow the first form, and the text the second one.
+# The note of a place, as Spark writes it: `pos` is from 0, and `position`, which it writes for
+# failed computations, from 1. A plan may follow the first form, and the text the second one.
 _NOTE: Final = re.compile(
     r"(?P<begin>; | ?\(|(?:\A|\n)== SQL \()"
     r"line (?P<line>\d+),? (?P<unit>pos(?:ition)?) (?P<column>\d+)"
