@@ -287,6 +287,44 @@ def test_a_backup_through_a_link_and_a_start_with_cut_metadata_are_refused(
     assert not (tmp_path / "backup").exists()
 
 
+@pytest.mark.parametrize("place", ["flow", "topics/t", "segments"])
+def test_a_backup_refuses_links_in_the_data(
+    data: Path, tmp_path: Path, capsys: Capture, place: str
+) -> None:
+    """The files that a link led to, such as those of /etc, were copied into the backup."""
+    fill(data, str(data / "segments"), metadata_of(data))
+    (data / place).mkdir(exist_ok=True)
+    (tmp_path / "others").mkdir()
+    (tmp_path / "others" / "secret").write_text("x")
+    link = data / place / "evil"
+    link.symlink_to(tmp_path / "others")
+    if place == "segments":
+        link.unlink()
+        link = next((data / place).rglob("*.parquet"))
+        (tmp_path / "others" / "a.parquet").write_bytes(link.read_bytes())
+        link.unlink()
+        link.symlink_to(tmp_path / "others" / "a.parquet")
+    assert run(["backup", str(tmp_path / "b"), "--data-dir", str(data)]) == exit_codes.USAGE
+    assert f"{link} is a symbolic link" in capsys.readouterr().err
+    assert not list((tmp_path / "b").rglob("secret"))
+
+
+@pytest.mark.parametrize("place", ["", "topics", "segments", "flow/content"])
+def test_a_folder_that_is_on_another_disk_by_a_link_is_backed_up(
+    data: Path, tmp_path: Path, place: str
+) -> None:
+    fill(data, str(data / "segments"), metadata_of(data))
+    (data / "flow" / "content").mkdir(parents=True)
+    (data / "flow" / "content" / "a").write_text("x")
+    moved = tmp_path / "other disk"
+    (data / place).rename(moved)
+    (data / place).symlink_to(moved)
+    assert run(["backup", str(tmp_path / "b"), "--data-dir", str(data)]) == exit_codes.OK
+    assert (tmp_path / "b" / "data" / "topics" / "t" / "topic.json").exists()
+    assert (tmp_path / "b" / "data" / "flow" / "content" / "a").exists()
+    assert len(list((tmp_path / "b" / "segments").rglob("*.parquet"))) == 4
+
+
 # Rebuilt metadata
 
 

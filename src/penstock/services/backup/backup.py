@@ -152,7 +152,8 @@ class Backup:
         """Make the backup.
 
         Raises:
-            InvalidRequest: The target is not empty, is part of the backed-up data, or contains it.
+            InvalidRequest: The target is not empty, is part of the backed-up data, or contains it;
+                or that data contains a symbolic link.
             Conflict: Another backup is running, of this Penstock or into this target.
             Unavailable: A disk, the metadata or the deep storage does not answer; the target holds
                 an unfinished backup, which another attempt replaces.
@@ -274,6 +275,8 @@ class Backup:
                 listed = self._fs.listdir(place)
             for name in listed:
                 inner = posixpath.join(place, name)
+                if posixpath.join(folder, name) not in NAMED_BY_JOURNALS:
+                    self._require_no_link(place, name)
                 with suppress(NotFound):  # deleted meanwhile; the others still exist
                     names[name] = names.get(name, False) or self._fs.stat(inner).is_folder
         for name, is_folder in sorted(names.items()):
@@ -282,6 +285,18 @@ class Backup:
                 yield from self._walk(inner, live=live)
             elif not name.endswith(_TEMPORARY):
                 yield inner
+
+    def _require_no_link(self, folder: str, relative: str) -> None:
+        """Refuse a link below a folder, because it may lead to files of others.
+
+        The folder itself may be a link, with which the operator placed it on another disk.
+        """
+        path = posixpath.join(folder, relative)
+        if self._fs.resolve(path) != posixpath.join(self._fs.resolve(folder), relative):
+            raise InvalidRequest(
+                f"{path} is a symbolic link or is inside a linked folder, which a backup never"
+                " contains: replace the link by the file"
+            )
 
     def _copy(self, part: BackupPart, names: list[str]) -> list[str]:
         """Copy files of the data folder; return those that existed."""
@@ -341,6 +356,7 @@ class Backup:
         self._progress.stage(BackupPart.SEGMENTS.value, len(sizes))
         for relative in sorted(sizes):
             source = posixpath.join(store.root, relative)
+            self._require_no_link(store.root, relative)
             try:
                 self._copy_one(source, f"{SEGMENTS}/{relative}")
             except NotFound:
