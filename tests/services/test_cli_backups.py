@@ -325,6 +325,30 @@ def test_a_folder_that_is_on_another_disk_by_a_link_is_backed_up(
     assert len(list((tmp_path / "b" / "segments").rglob("*.parquet"))) == 4
 
 
+def test_a_backup_tells_of_damaged_segments_and_topics(
+    data: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    fill(data, str(data / "segments"), metadata_of(data))
+    words = ["--data-dir", str(data), "--json"]
+    file = next((data / "segments").rglob("*.parquet"))
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1])
+    assert run(["backup", str(tmp_path / "1"), *words]) == exit_codes.FAILED
+    told = capsys.readouterr()
+    relative = str(file.relative_to(data / "segments"))
+    assert json.loads(told.out)["missing"] == [relative]
+    assert f"or has them in another size: {relative}" in told.err
+    file.write_bytes(whole)
+    (data / "topics" / "t" / "topic.json").write_text('{"cut')
+    assert run(["backup", str(tmp_path / "2"), *words]) == exit_codes.FAILED
+    assert json.loads(capsys.readouterr().out)["damaged"] == ["topics/t/topic.json"]
+    (data / "topics" / "t" / "topic.json").write_text("{}")
+    log = data / "topics" / "t" / "0" / "0.log"
+    log.mkdir(parents=True)
+    assert run(["backup", str(tmp_path / "3"), *words]) != exit_codes.OK
+    assert f"{log}" in capsys.readouterr().err
+
+
 # Rebuilt metadata
 
 

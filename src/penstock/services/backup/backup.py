@@ -25,9 +25,12 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
+import orjson
+
 import penstock
 from penstock.core.errors import (
     Conflict,
+    CorruptData,
     InvalidRequest,
     NotFound,
     PenstockError,
@@ -109,10 +112,17 @@ class BackupSource:
 
 @dataclass(slots=True)
 class BackupReport:
-    """Result of a backup: files and bytes of each part, in order; and the manifest."""
+    """Result of a backup.
+
+    Attributes:
+        manifest: The manifest.
+        parts: Files and bytes of each part, in order.
+        damaged: Files of topics that are in the backup and are not JSON.
+    """
 
     manifest: Manifest
     parts: Mapping[BackupPart, tuple[int, int]] = field(default_factory=dict)
+    damaged: tuple[str, ...] = ()
 
 
 class Backup:
@@ -146,6 +156,7 @@ class Backup:
         self._deep_store = DeepStore(source.deep_storage, fs=fs)
         self._files: dict[str, BackedUpFile] = {}
         self._parts: dict[BackupPart, tuple[int, int]] = {}
+        self._damaged: list[str] = []
         self._check: Callable[[], None] = lambda: None
 
     def run(self) -> BackupReport:
@@ -154,6 +165,7 @@ class Backup:
         Raises:
             InvalidRequest: The target is not empty, is part of the backed-up data, or contains it;
                 or that data contains a symbolic link.
+            CorruptData: A folder has the name of a file with messages.
             Conflict: Another backup is running, of this Penstock or into this target.
             Unavailable: A disk, the metadata or the deep storage does not answer; the target holds
                 an unfinished backup, which another attempt replaces.
@@ -196,7 +208,7 @@ class Backup:
         )
         manifest.write(self._fs, self._target)
         self._fs.unlink(posixpath.join(self._target, UNFINISHED))
-        return BackupReport(manifest, self._parts)
+        return BackupReport(manifest, self._parts, tuple(self._damaged))
 
     def _prepare_target(self, stack: ExitStack) -> None:
         """Mark the target as an unfinished backup, locked by this backup until the stack ends."""
@@ -231,8 +243,13 @@ class Backup:
         """Copy the topics except their log files; return the topics."""
         names = [name for name in self._walk("topics") if not is_log(name)]
         copied = self._copy(BackupPart.PROGRESS, names)
-        found = [name.split("/")[1] for name in copied if name.endswith(f"/{_TOPIC_FILE}")]
-        return sorted(set(found))
+        found = [name for name in copied if name.endswith(f"/{_TOPIC_FILE}")]
+        for name in found:
+            try:
+                orjson.loads(self._read(f"{DATA}/{name}") or b"")
+            except orjson.JSONDecodeError:
+                self._damaged.append(name)
+        return sorted({name.split("/")[1] for name in found})
 
     def _journal_files(self) -> list[str]:
         """Return the flow's files that record which FlowFiles exist, in the order to copy."""
@@ -281,6 +298,10 @@ class Backup:
                     names[name] = names.get(name, False) or self._fs.stat(inner).is_folder
         for name, is_folder in sorted(names.items()):
             inner = posixpath.join(folder, name)
+            if is_folder and is_log(inner):
+                raise CorruptData(
+                    self._live(inner), 0, "it is a folder, and the messages of a topic are a file"
+                )
             if is_folder:
                 yield from self._walk(inner, live=live)
             elif not name.endswith(_TEMPORARY):
@@ -360,6 +381,9 @@ class Backup:
             try:
                 self._copy_one(source, f"{SEGMENTS}/{relative}")
             except NotFound:
+                missing.append(relative)
+                continue
+            if self._files[f"{SEGMENTS}/{relative}"].size != sizes[relative]:
                 missing.append(relative)
         return missing, {}
 

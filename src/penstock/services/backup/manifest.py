@@ -92,7 +92,8 @@ class Manifest:
         deep_storage: The URL of the deep storage.
         objects: Size by path of the segments' files that are not in the backup, because the deep
             storage is an object store; the operator must keep a copy of them.
-        missing: Paths of segments' files that the deep storage did not have.
+        missing: Paths of segments' files that the deep storage did not have, or had in another
+            size.
         advice: Data that the operator must copy, one sentence each.
     """
 

@@ -88,6 +88,7 @@ def backup(
                 "id": manifest.id,
                 "parts": _rows(report.parts),
                 "missing": list(manifest.missing),
+                "damaged": list(report.damaged),
                 "advice": list(manifest.advice),
             }
         )
@@ -97,8 +98,11 @@ def backup(
         echo(f"the backup of {data.path} is in {target}")
         for advice in manifest.advice:
             warn(f"penstock: {advice}")
-    _warn_of(manifest.missing, "the deep storage lacks files of segments that the metadata names")
-    if manifest.missing:
+    _warn_of(
+        manifest.missing, "the deep storage lacks files of segments, or has them in another size"
+    )
+    _warn_of(report.damaged, "these files of topics are damaged, also in the backup")
+    if manifest.missing or report.damaged:
         raise typer.Exit(exit_codes.FAILED)
 
 
@@ -192,7 +196,10 @@ def _restore(
         )
     where = options.deep_storage_address
     _warn_of(report.absent, f"{where} lacks these objects of segments, or has them in another size")
-    _warn_of(report.manifest.missing, "files of segments were missing when the backup was made")
+    _warn_of(
+        report.manifest.missing,
+        "files of segments were missing or damaged when the backup was made",
+    )
     if report.absent:
         raise typer.Exit(exit_codes.FAILED)
     if not as_json:
