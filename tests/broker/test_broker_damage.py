@@ -222,7 +222,7 @@ def test_a_damaged_journal_costs_repeats_and_no_message(
             ("none", 0),
             ("some", 1),
         ]
-    said = [record for record in caplog.records if "journal" in record.message]
+    said = [record for record in caplog.records if "journal" in record.getMessage()]
     assert len(said) == 1
     assert bool([*(folder / "channels" / "some").glob("*.bad")]) == kept_aside
     with RunningBroker(options, QUEUE) as broker:

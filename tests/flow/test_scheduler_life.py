@@ -106,7 +106,7 @@ def test_the_same_problem_is_logged_once(caplog: pytest.LogCaptureFixture) -> No
     with caplog.at_level(logging.WARNING):
         world.started("one", wrong=["property Url is required"])
         world.advance(1_000)
-    assert len([each for each in caplog.records if "Url" in each.message]) == 1
+    assert len([each for each in caplog.records if "Url" in each.getMessage()]) == 1
 
 
 def test_a_start_that_raises_lets_go_and_is_tried_after_30_s() -> None:

@@ -201,7 +201,8 @@ def test_what_cannot_be_rewritten_is_locked_by_time(
     assert result.state is TaskState.SUCCESS
     assert world.rows() == [(1, "z", 9)]
     assert any(
-        "locks time chunks" in one.message and reason in one.message for one in caplog.records
+        "locks time chunks" in one.getMessage() and reason in one.getMessage()
+        for one in caplog.records
     )
     assert all(one.shard_spec.minor_version == 0 for one in world.visible())
 

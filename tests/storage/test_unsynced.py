@@ -130,7 +130,7 @@ def test_data_that_is_too_old_raises_the_alarm_again_and_again(
 
 def _alarms(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
-        one.message
+        one.getMessage()
         for one in caplog.records
         if one.name == group_commit.__name__ and one.levelno == logging.ERROR
     ]
