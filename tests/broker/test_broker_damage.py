@@ -148,7 +148,7 @@ def test_damage_costs_the_blocks_it_touches_once_and_is_counted(
     said = [
         record
         for record in caplog.records
-        if re.search(r": lost \d+ messages?, offsets", record.message)
+        if re.search(r": lost \d+ messages?, offsets", record.getMessage())
     ]
     assert len(said) == len({record.getMessage() for record in said}) > 0
     assert bool([*(folder / "0").glob("*.bad")]) == kept_aside
