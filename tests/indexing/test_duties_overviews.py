@@ -1,4 +1,4 @@
-"""What duties find range by range is what one read of all segments would have found."""
+"""Duties that read segments range by range give the same results as one read of all segments."""
 
 from __future__ import annotations
 

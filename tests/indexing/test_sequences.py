@@ -282,7 +282,7 @@ class Facts:
 
     Attributes:
         state: State of the machine.
-        stored: Its state in sequences.json, where only OPEN and CLOSED are; None: it is not there.
+        stored: Its state in sequences.json, which has only OPEN and CLOSED; None if missing.
         is_started: Its task has reported the start.
         has_messages: Some of its messages are persisted.
         is_whole: All of its messages are persisted.

@@ -21,7 +21,7 @@ def open_descriptors() -> int:
 def open_below(folder: Path) -> int:
     """Return how many descriptors of this process are open on files in a folder.
 
-    What earlier tests left open, and the garbage collector closes meanwhile, does not count.
+    Descriptors of earlier tests, which the garbage collector closes meanwhile, do not count.
     """
     found: list[Path] = []
     for one in Path("/proc/self/fd").iterdir():

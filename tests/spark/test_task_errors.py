@@ -1,4 +1,4 @@
-"""What a task with a query reports when Spark refuses it."""
+"""Errors of a task whose query Spark refuses."""
 
 from __future__ import annotations
 

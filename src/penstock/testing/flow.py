@@ -205,7 +205,7 @@ class Host:
         """Record that the processor asked to be triggered."""
         self.woken.set()
 
-    def report_unavailable(self, error: Unavailable, tries: int | None) -> None:  # noqa: ARG002
+    def report_unavailable(self, error: Unavailable, tries: int | None) -> None:  # noqa: ARG002 - of the port
         """Record the dependency that fails."""
         self.unavailable = error
 

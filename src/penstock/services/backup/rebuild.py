@@ -98,7 +98,7 @@ def list_segment_files(
         skip_unknown: Whether to leave out files whose segments are unknown.
 
     Raises:
-        InvalidRequest: There are no files of segments; or the segments of some are unknown, and
+        InvalidRequest: No files of segments exist; or the segments of some are unknown, and
             they must not be left out.
         Unavailable: The deep storage does not answer.
     """

@@ -101,7 +101,7 @@ def other_kind(file: Path | str, content: bytes, kind: DocumentKind) -> str:
 
 def _tree(content: bytes) -> YamlNode | None:
     """Return the parsed file; None if it cannot be parsed, or is too large for that."""
-    from penstock.core.yaml_tree import InvalidYaml, YamlLimits, read_tree  # noqa: PLC0415
+    from penstock.core.yaml_tree import InvalidYaml, YamlLimits, read_tree  # noqa: PLC0415 - only for errors
 
     limits = YamlLimits(_EXPLAINED_BYTES_MAX, _DEPTH_MAX, _EXPLAINED_VALUES_MAX, remedy="")
     try:
@@ -113,9 +113,9 @@ def _tree(content: bytes) -> YamlNode | None:
 def _kind_of(root: YamlNode) -> DocumentKind | None:
     """Return the kind of a file, if it is clear."""
     # Imported here, because it is slow, and only an error needs them.
-    from penstock.indexing.specs.batch.kinds import BATCH_TASK_TYPES  # noqa: PLC0415
-    from penstock.indexing.specs.compaction import AUTOCOMPACT  # noqa: PLC0415
-    from penstock.indexing.specs.stream_config import StreamType  # noqa: PLC0415
+    from penstock.indexing.specs.batch.kinds import BATCH_TASK_TYPES  # noqa: PLC0415 - slow to import
+    from penstock.indexing.specs.compaction import AUTOCOMPACT  # noqa: PLC0415 - slow to import
+    from penstock.indexing.specs.stream_config import StreamType  # noqa: PLC0415 - slow to import
 
     fields = root.value if isinstance(root.value, dict) else {}
     named = fields.get("type")
