@@ -8,6 +8,8 @@ from typing import Any
 import asyncnsq
 from lines_kit import encoded, serve, tell
 
+ANSWER_S = 5.0
+
 
 class Driver:
     def __init__(self) -> None:
@@ -19,7 +21,10 @@ class Driver:
         self.clients[name] = await asyncnsq.create_writer("127.0.0.1", port, **features)
 
     async def publish(self, name: str, topic: str, body: str) -> None:
-        _check(await self.clients[name].pub(topic, *encoded([body])))
+        # A command on a connection that the broker is closing gets no answer, and asyncnsq does not
+        # end its wait: an application needs a limit of its own.
+        async with asyncio.timeout(ANSWER_S):
+            _check(await self.clients[name].pub(topic, *encoded([body])))
 
     async def publish_batch(self, name: str, topic: str, bodies: list[str]) -> None:
         _check(await self.clients[name].mpub(topic, *encoded(bodies)))
