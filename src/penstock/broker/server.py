@@ -50,6 +50,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.disk_space import DiskSpace
 from penstock.core.errors import Closed, InvalidRequest
 from penstock.core.garbage_collection import freeze_new_objects
+from penstock.core.host_memory import keep_freed_memory
 from penstock.core.http_client import AsyncHttpClient
 from penstock.core.loop_stalls import LoopTicker
 from penstock.core.loop_tasks import keep_running, watch_loop
@@ -417,6 +418,7 @@ def run_broker(
     """
     server = BrokerServer(options, queue_options, listener=listener)
     raise_descriptor_limit()
+    keep_freed_memory()
 
     async def serve() -> None:
         loop = asyncio.get_running_loop()

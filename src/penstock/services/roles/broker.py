@@ -20,6 +20,7 @@ from penstock.broker.server import BrokerServer
 from penstock.core.durations import parse_duration
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.core.garbage_collection import freeze_new_objects
+from penstock.core.host_memory import keep_freed_memory
 from penstock.core.loop_tasks import LoopThread
 from penstock.core.rate_limited_log import RateLimitedLog
 from penstock.core.threads import OnDeath, OwnedThread
@@ -100,6 +101,7 @@ def compose(context: RoleContext) -> Lifecycle:
     )
     loop = LoopThread("loop", uvloop.new_event_loop())
     raise_descriptor_limit()
+    keep_freed_memory()
 
     def start() -> None:
         with freeze_new_objects():
