@@ -291,6 +291,16 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.set_threshold(10_000, 20, 50)
 
 
+_UMASK = os.umask(0o077)
+os.umask(_UMASK)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Restore the umask, which some commands set for their process: of a test, it is this one."""
+    os.umask(_UMASK)
+
+
 @pytest.fixture(scope="session")
 def deaths() -> Deaths:
     """Return the deaths of threads and tasks; a test that asks for them expects some."""
