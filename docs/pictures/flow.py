@@ -10,7 +10,7 @@ def draw() -> Picture:
     p = Picture(
         860,
         280,
-        "A flow",
+        "A flow of processors and queues",
         "Processors are joined by queues. A full queue stops the processor before it. Content is"
         " stored once, and a commit moves FlowFiles from queue to queue.",
     )
