@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from unittest.mock import MagicMock
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -844,7 +845,8 @@ def test_status_of_a_start_says_what_it_waits_for(
 def test_doctor_finds_what_is_wrong(
     server: FakeServer, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A class archive takes a JVM half a minute alone on the machine; see test_doctor.py.
+    # See test_doctor.py; test_wheel.py has it start Spark.
+    monkeypatch.setattr("penstock.spark.connect.server.SparkServer", MagicMock())
     monkeypatch.setattr("penstock.spark.connect.server.prepare_spark", lambda *_: False)
     (tmp_path / "format.json").write_text('{"format": 1}')
     assert run(["doctor", "--json", "--data-dir", str(tmp_path)]) == exit_codes.FAILED
