@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 import pytest
+from metadata_kit import create_metadata
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, CorruptData, InvalidRequest, PenstockError, Unavailable
@@ -77,6 +78,7 @@ def fill(data: Path) -> None:
     store = DeepStore(str(data / "segments"))
     store.make_root()
     local = data.parent / "local.parquet"
+    create_metadata(data / "metadata.db")
     with MetadataStore.open(sqlite_url(data / "metadata.db")) as metadata:
         for number in range(3):
             local.write_text(f"segment {number}")
@@ -566,11 +568,10 @@ KILLED = textwrap.dedent(
     """
     import os, signal, sys
     from pathlib import Path
-    sys.path.insert(0, sys.argv[1])
     import test_restore
     from penstock.storage.disk import OsFileSystem
 
-    left, plain = int(sys.argv[4]), OsFileSystem.create
+    left, plain = int(sys.argv[3]), OsFileSystem.create
 
     def create(self, path, *, replace=False):
         global left
@@ -580,18 +581,19 @@ KILLED = textwrap.dedent(
         return plain(self, path, replace=replace)
 
     OsFileSystem.create = create
-    test_restore.back_up(Path(sys.argv[2]), Path(sys.argv[3]))
+    test_restore.back_up(Path(sys.argv[1]), Path(sys.argv[2]))
     """
 )
 
 
-@pytest.mark.parametrize("files", [2, 5, 9, 14])
+@pytest.mark.parametrize("files", [2, 9, 14])
 def test_a_killed_backup_is_not_taken_for_one_and_is_made_anew(
     data: Path, tmp_path: Path, files: int
 ) -> None:
     target = tmp_path / "backup"
-    words = [str(Path(__file__).parent), str(data), str(target), str(files)]
-    done = subprocess.run([sys.executable, "-c", KILLED, *words], check=False, timeout=120)
+    words = [sys.executable, "-c", KILLED, str(data), str(target), str(files)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(words, env=environment, check=False, timeout=120)
     assert done.returncode == -signal.SIGKILL
     with pytest.raises(InvalidRequest, match=r"not complete|not a backup"):
         restore(target, tmp_path / "new")
