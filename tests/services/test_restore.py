@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,6 +35,7 @@ from penstock.storage.sqlite_urls import sqlite_url
 from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
 
 DAY = Interval.parse("2013-01-01/2013-01-02")
+NAME = "a b#ü%20%"
 FILES = {
     "topics/t/topic.json": "{}",
     "topics/t/topic.id": "one",
@@ -109,16 +111,24 @@ def files_in(folder: Path) -> dict[str, str]:
     }
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    made = tmp_path / "a b#ü%20%"
-    fill(made)
-    return made
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder and its backup, which each test gets a copy of."""
+    folder = tmp_path_factory.mktemp("made")
+    fill(folder / NAME)
+    back_up(folder / NAME, folder / "backup")
+    return folder
 
 
 @pytest.fixture
-def backup(data: Path, tmp_path: Path) -> Path:
-    back_up(data, tmp_path / "backup")
+def data(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made / NAME, tmp_path / NAME)
+    return tmp_path / NAME
+
+
+@pytest.fixture
+def backup(made: Path, data: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made / "backup", tmp_path / "backup")
     return tmp_path / "backup"
 
 
@@ -138,9 +148,11 @@ def require_restored(data: Path) -> None:
     assert sorted(texts) == ["segment 0", "segment 1", "segment 2"]
 
 
-def test_a_backup_is_restored_at_another_place(data: Path, backup: Path, tmp_path: Path) -> None:
-    moved = tmp_path / "moved"
-    backup.rename(moved)
+def test_a_backup_is_restored_at_another_place(tmp_path: Path) -> None:
+    data, moved = tmp_path / NAME, tmp_path / "moved"
+    fill(data)
+    back_up(data, tmp_path / "backup")
+    (tmp_path / "backup").rename(moved)
     for path in sorted(data.rglob("*"), reverse=True):
         path.unlink() if path.is_file() else path.rmdir()
     report = restore(moved, tmp_path / "new" / "data")
