@@ -89,6 +89,7 @@ LATER_FILES = frozenset(
         "test_role_loops.py",
         "test_rolling_restart.py",
         "test_router_limits.py",
+        "test_secret_reads.py",
         "test_side_by_side.py",
         "test_stalled_readers.py",
         "test_testing_page.py",
@@ -251,8 +252,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     The order is the same in all processes, wherever they began.
     """
     for item in items:
-        if "spark_server" in getattr(item, "fixturenames", ()):
+        fixtures = getattr(item, "fixturenames", ())
+        if "spark_server" in fixtures:
             item.add_marker("spark")
+        # Another lane would start another Spark, and perhaps another Penstock.
+        is_later = "shared_spark" not in fixtures or _lane(item.nodeid) == LATER
+        assert is_later, f"add the file of {item.nodeid} to LATER_FILES: it uses shared_spark"
     order = (*LANES, "", LATER)
 
     @functools.cache
