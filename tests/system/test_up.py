@@ -116,8 +116,9 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 
 # Starts of Spark take most of the time here. So the Spark of queries is killed where a query has
-# the router do that, and the other one, with the peons, in the test of several streams.
-VICTIMS = ("broker", "overlord", "worker", "router", "launcher")
+# the router do that, and the other one, with the peons, in the test of several streams. The whole
+# Penstock is killed in `test_moved_folder`, and with its own Spark in `test_indexing_kills`.
+VICTIMS = ("broker", "overlord", "worker", "router")
 # Spark computes it while it plans, and looks at no interruption meanwhile.
 PLANS_FOR_HOURS = (
     "SELECT aggregate(sequence(1, n), 0L, (a, x) -> a + aggregate(sequence(1, n), 0L,"
