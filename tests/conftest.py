@@ -255,9 +255,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         fixtures = getattr(item, "fixturenames", ())
         if "spark_server" in fixtures:
             item.add_marker("spark")
-        # Another lane would start another Spark, and perhaps another Penstock.
-        is_later = "shared_spark" not in fixtures or _lane(item.nodeid) == LATER
-        assert is_later, f"add the file of {item.nodeid} to LATER_FILES: it uses shared_spark"
+        if "shared_spark" in fixtures and _lane(item.nodeid) != LATER:
+            # In another lane it would start another Spark, and perhaps another Penstock.
+            raise pytest.UsageError(f"add the file of {item.nodeid} to LATER_FILES")
     order = (*LANES, "", LATER)
 
     @functools.cache
