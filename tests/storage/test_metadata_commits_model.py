@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from metadata_kit import open_metadata
 from replacing_kit import left_for
 from sqlalchemy import event, select
 
@@ -281,7 +282,7 @@ def play(store: MetadataStore, operations) -> None:
 def test_any_order_of_commits_shows_each_event_once(operations) -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
-        MetadataStore.open(f"sqlite:///{folder}/m.db") as store,
+        open_metadata(folder) as store,
     ):
         play(store, operations)
 
@@ -293,7 +294,7 @@ def test_a_chunk_that_shows_again_beside_its_copy_shows_no_event_twice(tmp_path)
         *[("drop", 0), ("append", 0), ("begin replace", False), ("end replace", 0), ("drop", 0)],
         *[("append", 0), ("drop", 0), ("append", 0)],
     ]
-    with MetadataStore.open(f"sqlite:///{tmp_path}/m.db") as store:
+    with open_metadata(tmp_path) as store:
         play(store, story)
 
 
