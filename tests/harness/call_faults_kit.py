@@ -120,20 +120,25 @@ class Faults:
         self.raised, self.followed = "", 0
         names, left = tuple(modules), at
         passed: list[CodeType] = []
+        counted: dict[CodeType, bool] = {}  # this runs at each call of any function
 
         def trace(frame: FrameType, event: str, argument: object) -> None:
             nonlocal left
             del event, argument
-            name = str(frame.f_globals.get("__name__"))
-            # Exceptions in finalizers are ignored.
-            is_end = frame.f_code.co_name in ("__del__", "<genexpr>")
-            if is_end or not name.startswith(names):
+            code = frame.f_code
+            is_counted = counted.get(code)
+            if is_counted is None:
+                name = str(frame.f_globals.get("__name__"))
+                # Exceptions in finalizers are ignored.
+                is_end = code.co_name in ("__del__", "<genexpr>")
+                is_counted = counted[code] = not is_end and name.startswith(names)
+            if not is_counted:
                 return
             if left:
                 left -= 1
-                passed.append(frame.f_code)
+                passed.append(code)
                 return
-            self.raised = f"{name}.{frame.f_code.co_qualname}"
+            self.raised = f"{frame.f_globals['__name__']}.{code.co_qualname}"
             raise error(f"fault at {self.raised}")  # also ends the tracing
 
         def ignore(unraisable: UnraisableHookArgs) -> None:

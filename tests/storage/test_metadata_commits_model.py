@@ -8,6 +8,7 @@ time a part: of a row whose chunk is hidden there only, the event is hidden.
 
 from __future__ import annotations
 
+import functools
 import random
 import tempfile
 from collections import Counter
@@ -18,7 +19,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from metadata_kit import open_metadata
 from replacing_kit import left_for
-from sqlalchemy import event, select
+from sqlalchemy import (
+    ColumnElement,
+    CompoundSelect,
+    Text,
+    cast,
+    event,
+    func,
+    literal,
+    select,
+    union_all,
+)
 
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import (
@@ -326,14 +337,26 @@ class Cut(BaseException):
     """The process is gone."""
 
 
-def dump(store: MetadataStore):
-    def read(connection):
-        return {
-            table.name: sorted(connection.execute(select(table)).all(), key=repr)
-            for table in schema.tables.sorted_tables
-        }
+@functools.cache
+def all_rows() -> CompoundSelect:
+    """Return the statement that reads the rows of all tables, each as the name and one text."""
 
-    return store._database.read(read)
+    def text_of(column) -> ColumnElement[str]:
+        return func.coalesce(cast(column, Text), literal("no value"))
+
+    return union_all(
+        *(
+            select(
+                literal(table.name),
+                functools.reduce(lambda row, one: row + "|" + one, map(text_of, table.columns)),
+            )
+            for table in schema.tables.sorted_tables
+        )
+    )
+
+
+def dump(store: MetadataStore):
+    return store._database.read(lambda c: sorted(map(tuple, c.execute(all_rows()).all())))
 
 
 def cut_everywhere(store: MetadataStore, action) -> int:
