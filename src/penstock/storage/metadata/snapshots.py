@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping
 
-from sqlalchemy import ColumnElement, Connection, Row, func, select
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, func, select
 
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import schema
@@ -27,6 +27,14 @@ from penstock.storage.metadata.task_roots import full_path, read_roots
 
 # More changes than this are merged by a sort.
 _MOVED_ONE_BY_ONE = 500
+
+# Built once: a query for each snapshot takes longer to build than to execute.
+_TABLE = schema.announced.c
+_ANNOUNCED = select(schema.announced).order_by(
+    _TABLE.datasource, _TABLE.sequence_name, _TABLE.task_id, _TABLE.path
+)
+_ANNOUNCED_OF = _ANNOUNCED.where(_TABLE.datasource == bindparam("of"))
+_COMMITTED = select(schema.offsets)
 
 
 def read_snapshot(
@@ -99,15 +107,13 @@ def _place(row: SegmentRow) -> tuple[str, Interval, str, int]:
 
 
 def _announced(connection: Connection, datasource: str | None) -> tuple[AnnouncedRow, ...]:
-    table = schema.announced
-    query = select(table).order_by(
-        table.c.datasource, table.c.sequence_name, table.c.task_id, table.c.path
-    )
-    if datasource is not None:
-        query = query.where(table.c.datasource == datasource)
+    if datasource is None:
+        rows = connection.execute(_ANNOUNCED)
+    else:
+        rows = connection.execute(_ANNOUNCED_OF, {"of": datasource})
     roots = read_roots(connection)
     sequences: dict[tuple[str, str], dict[str, Candidate]] = {}
-    for found in connection.execute(query):
+    for found in rows:
         by_task = sequences.setdefault((found.datasource, found.sequence_name), {})
         candidate = by_task.get(found.task_id)
         if candidate is None:
@@ -119,8 +125,7 @@ def _announced(connection: Connection, datasource: str | None) -> tuple[Announce
 
 
 def _committed(connection: Connection) -> dict[str, CommittedRow]:
-    table = schema.offsets
-    found = connection.execute(select(table))
+    found = connection.execute(_COMMITTED)
     return {row.supervisor_id: COMMITTED.record(row) for row in found}
 
 
