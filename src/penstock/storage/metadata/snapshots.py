@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping
 
-from sqlalchemy import ColumnElement, Connection, Row, bindparam, func, select
+from sqlalchemy import Connection, Row, bindparam, func, select
 
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import schema
@@ -34,6 +34,8 @@ _ANNOUNCED = select(schema.announced).order_by(
     _TABLE.datasource, _TABLE.sequence_name, _TABLE.task_id, _TABLE.path
 )
 _ANNOUNCED_OF = _ANNOUNCED.where(_TABLE.datasource == bindparam("of"))
+_USED = select(schema.segments).where(schema.segments.c.used)
+_USED_OF = _USED.where(schema.segments.c.datasource == bindparam("of"))
 _COMMITTED = select(schema.offsets)
 
 
@@ -57,8 +59,11 @@ def read_snapshot(
 
 
 def _used_segments(connection: Connection, datasource: str | None) -> tuple[SegmentRow, ...]:
-    query = select(schema.segments).where(*_visible(datasource))
-    rows = [SEGMENTS.record(found) for found in connection.execute(query)]
+    if datasource is None:
+        found = connection.execute(_USED)
+    else:
+        found = connection.execute(_USED_OF, {"of": datasource})
+    rows = [SEGMENTS.record(row) for row in found]
     rows.sort(key=_place)
     return tuple(rows)
 
@@ -82,7 +87,9 @@ def _moved(connection: Connection, known: Snapshot) -> tuple[SegmentRow, ...] | 
     else:
         for row in changed:
             _move(rows, row)
-    count = select(func.count()).select_from(table).where(*_visible(known.datasource))
+    count = select(func.count()).select_from(table).where(table.c.used)
+    if known.datasource is not None:
+        count = count.where(table.c.datasource == known.datasource)
     return tuple(rows) if connection.execute(count).scalar_one() == len(rows) else None
 
 
@@ -92,14 +99,6 @@ def _move(rows: list[SegmentRow], row: SegmentRow) -> None:
     at = bisect_left(rows, place, key=_place)
     there = at < len(rows) and _place(rows[at]) == place
     rows[at : at + there] = [row] if row.used else []
-
-
-def _visible(datasource: str | None) -> list[ColumnElement[bool]]:
-    table = schema.segments
-    conditions: list[ColumnElement[bool]] = [table.c.used]
-    if datasource is not None:
-        conditions.append(table.c.datasource == datasource)
-    return conditions
 
 
 def _place(row: SegmentRow) -> tuple[str, Interval, str, int]:

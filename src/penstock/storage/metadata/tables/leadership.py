@@ -237,11 +237,12 @@ def _renewal(term: Term | Row[tuple[object, ...]]) -> tuple[object, object]:
     return term.number, term.expires_ms
 
 
+_FIND = select(schema.terms).where(schema.terms.c.service == bindparam("of"))
+_FIND_LOCKED = _FIND.with_for_update()
+
+
 def _find(connection: Connection, service: str, *, lock: bool) -> Row[tuple[object, ...]] | None:
-    query = select(schema.terms).where(schema.terms.c.service == service)
-    if lock:
-        query = query.with_for_update()
-    return connection.execute(query).one_or_none()
+    return connection.execute(_FIND_LOCKED if lock else _FIND, {"of": service}).one_or_none()
 
 
 def _fenced(connection: Connection, term: Term) -> Fenced:
