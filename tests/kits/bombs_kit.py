@@ -55,7 +55,7 @@ class Child:
     `with` starts and ends it.
 
     Attributes:
-        smaller: What the limits of files of columns are divided by.
+        smaller: Divisor of the limits of files of columns.
     """
 
     def __init__(self, smaller: int = 1) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 @contextlib.contextmanager
 def kept_port() -> Iterator[int]:
-    """Keep a port free for an `s3_bucket`, whose address others are to have before it is served."""
+    """Keep a port free for an `s3_bucket`, so that processes get its address before it starts."""
     with socket.socket() as keeper:
-        # Bound alone, it lets a server listen there that says the same.
+        # With this option a server that has it, too, may listen at a port that is only bound.
         keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         keeper.bind(("127.0.0.1", 0))
         yield keeper.getsockname()[1]
