@@ -25,14 +25,14 @@ import pyarrow as pa
 from penstock.core.errors import Closed, InvalidRequest
 from penstock.storage.queue.blocks import Block, OffsetRange, as_messages, encode_block
 from penstock.storage.queue.log_files import OffsetsDeleted
+from penstock.storage.queue.log_retention import RetentionReport
 from penstock.storage.queue.options import DiskQueueOptions, DiskQueueStatistics
 from penstock.storage.queue.producers import ProducerTable
-from penstock.storage.queue.retention import RetentionReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from penstock.broker.memory.budget import MemoryBudget
+    from penstock.broker.memory.memory_budget import MemoryBudget
     from penstock.core.clock import Clock
     from penstock.storage.queue.cursors import Cursor
     from penstock.storage.queue.producers import Mark

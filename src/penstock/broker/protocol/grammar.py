@@ -15,8 +15,8 @@ import numpy as np
 
 from penstock.broker import message_id
 from penstock.broker.message_bodies import MalformedBody, parse_binary_prefix, parse_few
-from penstock.broker.names import is_valid_name
 from penstock.broker.protocol import commands as c
+from penstock.broker.topic_names import is_valid_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable

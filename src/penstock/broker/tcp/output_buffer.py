@@ -19,8 +19,8 @@ from penstock.broker.protocol.connection_state import ClientEffect, ClientEvent
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.broker.memory.budget import MemoryBudget
-    from penstock.broker.tcp.session import ClientSession
+    from penstock.broker.memory.memory_budget import MemoryBudget
+    from penstock.broker.tcp.client_session import ClientSession
 
 _logger = logging.getLogger(__name__)
 

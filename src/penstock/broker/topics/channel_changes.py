@@ -15,15 +15,15 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.broker.names import is_ephemeral
+from penstock.broker.topic_names import is_ephemeral
 from penstock.core.errors import NotFound, Unavailable
 from penstock.core.loop_tasks import report, retrieve_exception, run_shielded, start_awaited
 
 if TYPE_CHECKING:
     from penstock.broker.channel.channel import Channel
-    from penstock.broker.topics.changes import TopicChanges
-    from penstock.broker.topics.registry import Topics
     from penstock.broker.topics.topic import Topic
+    from penstock.broker.topics.topic_changes import TopicChanges
+    from penstock.broker.topics.topic_registry import Topics
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
-from penstock.broker.names import require_name
+from penstock.broker.topic_names import require_name
 from penstock.core.errors import InvalidRequest
 from penstock.core.printable import quoted
 

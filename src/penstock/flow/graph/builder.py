@@ -21,7 +21,7 @@ from typing import Self, TypeAlias, TypedDict, Unpack
 from pydantic import ValidationError
 
 from penstock.core.errors import Conflict, InvalidRequest
-from penstock.flow.graph.model import Flow
+from penstock.flow.graph.flow_model import Flow
 from penstock.flow.graph.source_locations import InvalidFlow, SourceLocations
 from penstock.flow.graph.yaml_reader import problems_of
 

@@ -22,7 +22,7 @@ from typing import Final
 from penstock.core.errors import PenstockError
 from penstock.core.similar_names import nearest
 from penstock.flow.graph.flow_index import FlowIndex, PlacedComponent, PlacedGroup
-from penstock.flow.graph.model import Flow, Parameter, ParameterContext, Processor
+from penstock.flow.graph.flow_model import Flow, Parameter, ParameterContext, Processor
 from penstock.flow.graph.source_locations import (
     FlowProblem,
     InvalidFlow,

@@ -25,7 +25,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 from penstock.core.errors import InvalidRequest
 from penstock.flow.errors import ProcessError
 from penstock.flow.flowfile import UUID, FlowFile
-from penstock.flow.processor.functions import FUNCTIONS, SUBJECTLESS, Value, as_text
+from penstock.flow.processor.expression_functions import FUNCTIONS, SUBJECTLESS, Value, as_text
 
 T = TypeVar("T")
 

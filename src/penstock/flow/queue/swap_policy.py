@@ -24,7 +24,7 @@ from penstock.flow.queue.swap_cursors import SwapCursor, SwapPlan, let_windows_g
 
 if TYPE_CHECKING:
     from penstock.flow.flowfile import FlowFile
-    from penstock.flow.queue.budget import HeapBudget
+    from penstock.flow.queue.heap_budget import HeapBudget
     from penstock.flow.queue.ordered_store import OrderedStore
     from penstock.flow.queue.swap_store import SwapFileInfo
 

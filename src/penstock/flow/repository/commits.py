@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from penstock.core.clock import Clock
-    from penstock.flow.repository.changes import RepositoryChange
+    from penstock.flow.repository.commit_records import CommitRecord
     from penstock.flow.repository.journals import FlowJournals
     from penstock.flow.repository.options import RepositoryOptions
-    from penstock.flow.repository.records import CommitRecord
-    from penstock.flow.repository.state import RepositoryState, Undo
+    from penstock.flow.repository.repository_changes import RepositoryChange
+    from penstock.flow.repository.repository_state import RepositoryState, Undo
     from penstock.storage.content.claims import ResourceClaim
-    from penstock.storage.content.repository import ContentRepository
+    from penstock.storage.content.content_repository import ContentRepository
 
 
 _logger = logging.getLogger(__name__)

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import PenstockError
 from penstock.core.msgpack_encoding import pack
-from penstock.flow.repository.records import SnapshotPart
+from penstock.flow.repository.commit_records import SnapshotPart
 from penstock.storage.journal import Journal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from penstock.core.clock import Clock
-    from penstock.flow.repository.state import RepositoryState
+    from penstock.flow.repository.repository_state import RepositoryState
     from penstock.storage.filesystem import FileSystem
 
 FIRST_GENERATION: Final = 1

@@ -20,15 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import CorruptData, InvalidRequest, counted
-from penstock.flow.repository.changes import RecoveryEvent
-from penstock.flow.repository.journals import (
-    FIRST_GENERATION,
-    FlowJournals,
-    generations_in,
-    journal_folder,
-    snapshot_folder,
-)
-from penstock.flow.repository.records import (
+from penstock.flow.repository.commit_records import (
     FORMAT_NUMBER,
     CommitRecord,
     decode_batch,
@@ -36,7 +28,15 @@ from penstock.flow.repository.records import (
     decode_part,
     unpack_ids,
 )
-from penstock.flow.repository.state import RepositoryState
+from penstock.flow.repository.journals import (
+    FIRST_GENERATION,
+    FlowJournals,
+    generations_in,
+    journal_folder,
+    snapshot_folder,
+)
+from penstock.flow.repository.repository_changes import RecoveryEvent
+from penstock.flow.repository.repository_state import RepositoryState
 from penstock.storage.journal import Journal
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import CorruptData, NotFound, PenstockError, counted
 from penstock.flow.queue.swap_store import SwapFileInfo
-from penstock.flow.repository.changes import Changes, RecoveryEvent, RowsRemoved, SwapOut
+from penstock.flow.repository.repository_changes import Changes, RecoveryEvent, RowsRemoved, SwapOut
 from penstock.flow.swap.swap_file import SwapReader, swap_file_name, write_swap_file
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from penstock.flow.flowfile import FlowFile
     from penstock.flow.repository.commits import Committer
-    from penstock.flow.repository.state import RepositoryState
+    from penstock.flow.repository.repository_state import RepositoryState
     from penstock.storage.content.claims import ResourceClaim
     from penstock.storage.filesystem import FileSystem
 

@@ -30,16 +30,22 @@ from penstock.flow.log_context import of_component
 from penstock.flow.scheduling.component import RunEnded, TriggerRun
 from penstock.flow.scheduling.component_lifecycle import LifecycleState
 from penstock.flow.scheduling.component_protocol import NOTHING_DONE, RunOutcome, TimedRun
-from penstock.flow.scheduling.inbox import SchedulerEvent
-from penstock.flow.scheduling.readiness import BUSY, READY, TIME, ReadinessVerdict, check_readiness
+from penstock.flow.scheduling.component_readiness import (
+    BUSY,
+    READY,
+    TIME,
+    ReadinessVerdict,
+    check_readiness,
+)
 from penstock.flow.scheduling.run_slots import RunSlots
+from penstock.flow.scheduling.scheduler_inbox import SchedulerEvent
 from penstock.flow.scheduling.strategy import SchedulingStrategy
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.flow.scheduling.component import ScheduledComponent
-    from penstock.flow.scheduling.inbox import SchedulerInbox
     from penstock.flow.scheduling.pool import TriggerPool
+    from penstock.flow.scheduling.scheduler_inbox import SchedulerInbox
     from penstock.flow.scheduling.strategy import ComponentSchedule
 
 

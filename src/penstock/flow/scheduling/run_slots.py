@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from penstock.flow.log_context import of_component
-from penstock.flow.scheduling.inbox import SchedulerEvent
+from penstock.flow.scheduling.scheduler_inbox import SchedulerEvent
 from penstock.flow.scheduling.strategy import MissedRunPolicy, SchedulingStrategy, next_firing_ms
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.flow.scheduling.component import ScheduledComponent
-    from penstock.flow.scheduling.inbox import SchedulerInbox
+    from penstock.flow.scheduling.scheduler_inbox import SchedulerInbox
 
 _log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from penstock.flow.errors import SessionMisuse
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.relationships import RETRY_COUNT_PREFIX, RetryBackoff
-from penstock.flow.repository.changes import Changes
+from penstock.flow.repository.repository_changes import Changes
 from penstock.flow.session.session_state import (
     TO_SOURCE,
     TakenFlowFiles,

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from penstock.storage.content.reader import ContentReader
-    from penstock.storage.content.repository import ContentWriter
+    from penstock.storage.content.content_reader import ContentReader
+    from penstock.storage.content.content_repository import ContentWriter
     from penstock.storage.filesystem import FileSystem
 
 PIECE_BYTES: Final = 1 << 20

@@ -41,7 +41,7 @@ import pyarrow as pa
 from penstock.core.errors import CorruptData, InvalidRequest
 from penstock.core.msgpack_encoding import pack
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.swap.columns import EncodedPage, SwapPage, encode_pages
+from penstock.flow.swap.swap_pages import EncodedPage, SwapPage, encode_pages
 from penstock.storage.content.claims import ResourceClaim
 from penstock.storage.filesystem import FileSystem, ReadFile
 

@@ -21,8 +21,16 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from penstock.core.errors import Conflict, PenstockError
 from penstock.indexing.lockbox.active_tasks import ActiveLockTasks
 from penstock.indexing.lockbox.coverage import SectionLocks, require_covered
+from penstock.indexing.lockbox.lock_rules import (
+    coexist,
+    concerns,
+    next_version,
+    raised_floor,
+    reusable,
+    supersedes,
+)
 from penstock.indexing.lockbox.lock_table import LockGroup, LockTable
-from penstock.indexing.lockbox.model import (
+from penstock.indexing.lockbox.task_locks import (
     HeldLock,
     LockChanges,
     LockGranted,
@@ -34,20 +42,12 @@ from penstock.indexing.lockbox.model import (
     TaskLock,
     TaskRemoval,
 )
-from penstock.indexing.lockbox.rules import (
-    coexist,
-    concerns,
-    next_version,
-    raised_floor,
-    reusable,
-    supersedes,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from penstock.core.intervals import Interval
-    from penstock.indexing.lockbox.model import LockOutcome, LockRequest, LockTask, SegmentLike
+    from penstock.indexing.lockbox.task_locks import LockOutcome, LockRequest, LockTask, SegmentLike
 
 
 REFUSALS_MAX: Final = 8

@@ -23,13 +23,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from penstock.broker.http_client import BrokerClient
+from penstock.broker.broker_client import BrokerClient
 from penstock.core.errors import NotFound, PenstockError, counted
 from penstock.core.printable import escaped
-from penstock.services.answers import objects, part
 from penstock.services.examples import example
 from penstock.services.host.server_process import ServerProcess
-from penstock.services.http_client import JsonClient
+from penstock.services.json_client import JsonClient
+from penstock.services.json_values import objects, part
 
 _MS_PER_S: Final = 1_000
 _PHASES: Final = {

@@ -27,9 +27,9 @@ import penstock
 from penstock.core.clock import Clock
 from penstock.core.errors import Conflict, InvalidRequest, Unavailable, counted
 from penstock.core.intervals import format_time
+from penstock.services.options.option_values import HostPort
 from penstock.services.options.resolution import CONFIG_FILE
 from penstock.services.options.table import METADATA_FILE
-from penstock.services.options.values import HostPort
 from penstock.storage.disk import OsFileSystem
 
 FORMAT = 1

@@ -40,7 +40,7 @@ from penstock.indexing.engine import EngineFailure, EngineLost, EngineUnavailabl
 from penstock.segments.layout import deep_storage_of
 from penstock.segments.local_files import folder_missing
 from penstock.spark.connect.running_calls import RunningCall
-from penstock.spark.connect.session import (
+from penstock.spark.connect.spark_sessions import (
     EXACT_CONF,
     SparkDiskFull,
     SparkRefusal,
@@ -54,9 +54,8 @@ from penstock.spark.projections.selector import (
     Projections,
 )
 from penstock.spark.sql.answer_files import BATCH_BYTES, AnswerFolder, AnswersFull, SpilledRows
-from penstock.spark.sql.column_case import CaseTables, QuerySessions
+from penstock.spark.sql.case_tables import CaseTables, QuerySessions
 from penstock.spark.sql.crash_suspects import CrashSuspects
-from penstock.spark.sql.dialect import in_spark
 from penstock.spark.sql.fetcher import (
     FetchedAnswer,
     Fetcher,
@@ -64,7 +63,8 @@ from penstock.spark.sql.fetcher import (
     RowSource,
     fits_at_once,
 )
-from penstock.spark.sql.statement import Statement, read_statement, with_stored_names
+from penstock.spark.sql.query_statement import Statement, read_statement, with_stored_names
+from penstock.spark.sql.sql_dialect import in_spark
 from penstock.spark.sql_guard import (
     check_understood,
     error_without_places,
@@ -75,7 +75,7 @@ from penstock.spark.sql_guard import (
     without_paths,
 )
 from penstock.spark.tables import TableFile, Tables, TableSource, why_empty
-from penstock.spark.tables.columns import KnownColumns
+from penstock.spark.tables.table_columns import KnownColumns
 from penstock.spark.views import damaged
 from penstock.storage.queue.blocks import as_messages
 

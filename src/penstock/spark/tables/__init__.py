@@ -5,7 +5,7 @@
 `penstock.segments` decides visibility.
 """
 
-from penstock.spark.tables.model import (
+from penstock.spark.tables.table_files import (
     Feeder,
     TableFile,
     Tables,

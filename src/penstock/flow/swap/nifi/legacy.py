@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.flow.flowfile import FlowFile
+from penstock.flow.swap.nifi.nifi_swap_file import FlowFileBatches, NifiSwapSummary
 from penstock.flow.swap.nifi.primitives import ByteReader, TruncatedInput
-from penstock.flow.swap.nifi.swap_files import FlowFileBatches, NifiSwapSummary
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 
 VERSION_MAX: Final = 10

@@ -5,7 +5,7 @@
 ranges in the engine.
 """
 
-from penstock.indexing.source.kafka.protocols import (
+from penstock.indexing.source.kafka.kafka_protocols import (
     Connect,
     KafkaAdmin,
     KafkaLog,
@@ -13,8 +13,8 @@ from penstock.indexing.source.kafka.protocols import (
     OffsetsGoneError,
     TopicShape,
 )
-from penstock.indexing.source.kafka.reader import RecordBatch, RecordMetadata, read_records
-from penstock.indexing.source.kafka.supplier import KafkaSupplier
+from penstock.indexing.source.kafka.kafka_reader import RecordBatch, RecordMetadata, read_records
+from penstock.indexing.source.kafka.kafka_supplier import KafkaSupplier
 
 __all__ = [
     "Connect",

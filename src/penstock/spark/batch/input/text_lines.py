@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.spark.batch.input.file_splits import Split
 from penstock.spark.batch.input.open_files import opened_text
-from penstock.spark.batch.input.splits import Split
 
 BLOCK_BYTES: Final = 8 << 20
 _NEWLINE: Final = ord("\n")
