@@ -5,7 +5,7 @@ mutex around both. `MemoryRetention` deletes batches and counts deleted messages
 may still have needed. `admitted` limits a new batch to the free memory of the topic; the newest
 messages are dropped, as in NSQ. The protocols `MessageQueue` and `MessageRetention` describe a
 stream partition on disk or in memory. Does not own the memory limit of the whole broker
-(`budget`) or which messages channels still need (the topic).
+(`memory_budget`) or which messages channels still need (the topic).
 
 Invariants: offsets ascend, have gaps where batches were deleted, and are never reused. Appended
 messages count as durable at once. Messages are appended on the event loop and read on any

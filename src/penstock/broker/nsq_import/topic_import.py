@@ -1,6 +1,6 @@
 """Creates topics from those of an nsqd: messages, channels with their backlogs, pause flags.
 
-Owns the writing. Does not own the input (`data_folder`) nor the merging of queues (`backlog`).
+Owns the writing. Does not own the input (`nsqd_data_folder`) nor the merging of queues (`backlog`).
 
 Invariants: a topic exists either completely or not at all, even after a crash; an existing topic is
 not changed; the nsqd's folder is not changed. So an interrupted import can be repeated.

@@ -3,9 +3,9 @@
 Owns the steps of commands, except AUTH (`authorizer`): for a publish the conditions that it waits
 for, and its answer. Does not own which command is allowed
 (`penstock.broker.protocol.connection_state`), how messages are appended
-(`penstock.broker.publisher`), bytes (`connection`) nor messages' state. A command that takes longer
-than an iteration of the loop returns an awaitable; a publish without conditions is stored and
-answered at once.
+(`penstock.broker.publisher`), bytes (`tcp_connection`) nor messages' state. A command that takes
+longer than an iteration of the loop returns an awaitable; a publish without conditions is stored
+and answered at once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The consumer side of a connection: RDY, deliveries, and commands for messages.
 
 Owns the counters that NSQ keeps of a consumer, and its subscription to a channel. Does not own
-bytes on the wire (`connection`) nor the messages' state (`penstock.broker.channel`).
+bytes on the wire (`tcp_connection`) nor the messages' state (`penstock.broker.channel`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns the first bytes, which identify the protocol, compressed or unparsed input, the commands that
 wait, and how much memory they take. Does not own the codec (`penstock.broker.protocol`) nor when
-execution continues (`connection`).
+execution continues (`tcp_connection`).
 
 Invariants: commands come in the order of their bytes; one `take` parses one slice
 (`penstock.broker.protocol.command_parser`), and decompresses one piece, because a few bytes may

@@ -1,7 +1,7 @@
 """TCP listener of the broker and the table of its client connections.
 
 Owns the listener, the connection table, and the description of a connection that ``/stats``
-returns (`client_statistics`). Does not own the behaviour of a connection (`connection`,
+returns (`client_statistics`). Does not own the behaviour of a connection (`tcp_connection`,
 `command_handler`).
 """
 

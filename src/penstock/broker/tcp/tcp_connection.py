@@ -4,7 +4,7 @@ Owns the order of execution: commands run one after the other, and input is read
 input buffer has room. A command that takes longer than one event-loop iteration (a new topic, an
 fsync, authentication) delays only the commands behind it. Does not own the received bytes
 (`input_buffer`), the bytes to send (`output_buffer`), the commands (`command_handler`), a
-subscription (`consumer`) or the memory of large bodies (`publish_admission`).
+subscription (`connection_consumer`) or the memory of large bodies (`publish_admission`).
 
 The state of the connection is in its session. Commands and their consequences are events of
 `penstock.broker.protocol.connection_state`; the effects of those that are neither commands nor ends

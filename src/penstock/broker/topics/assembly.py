@@ -1,7 +1,7 @@
 """Parts of a topic (queues, options, threads): created from its file and reconfigured.
 
 Owns how queues are opened, on disk or in memory, and the default options of topics.
-Does not own which topics exist (`registry`) nor which channels they have (`channel_names`).
+Does not own which topics exist (`topic_registry`) nor which channels they have (`channel_names`).
 """
 
 from __future__ import annotations

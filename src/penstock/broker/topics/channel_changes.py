@@ -2,7 +2,7 @@
 
 Owns the channels that are being created or deleted: requests for a channel that is being created
 share one creation, and a channel is created again only after its deletion has ended. Does not own
-the thread that runs the changes (`changes`) or their effects on the disk (`channel_names`).
+the thread that runs the changes (`topic_changes`) or their effects on the disk (`channel_names`).
 
 Invariant: after any exception, memory follows the disk: the channels of a topic, and their pauses,
 equal those in ``topic.json`` when a change ends.

@@ -1,8 +1,8 @@
 """The channels of a topic, durably.
 
 Owns the channels in ``topic.json``, and that their files are created and deleted with these
-entries. Does not own the files of a channel (`penstock.broker.channel.channel_store`) nor changes on
-the event loop (`channel_changes`).
+entries. Does not own the files of a channel (`penstock.broker.channel.channel_store`) nor changes
+on the event loop (`channel_changes`).
 
 Invariants: a channel exists while its topic's ``topic.json`` lists it; an ephemeral one is never
 listed.

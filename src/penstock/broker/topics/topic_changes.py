@@ -2,7 +2,7 @@
 
 Owns the thread that runs the changes one after the other, including those of channels: each needs
 fsyncs, and a publisher of another topic must not wait for them. Does not own the effects of a
-change (`registry`) or the order of changes of one channel (`channel_changes`).
+change (`topic_registry`) or the order of changes of one channel (`channel_changes`).
 
 Invariants: only this thread changes `Topics`, and only the event loop changes a topic's state in
 memory; a change whose request is cancelled is completed. After any exception, memory follows the

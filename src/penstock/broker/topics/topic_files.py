@@ -2,7 +2,7 @@
 
 Owns the files in ``<topic>/`` other than the disk queues and channels: ``topic.json`` has the
 topic's settings (`topic_file`), ``topic.id`` a copy of its id, and ``<n>/`` is the disk queue of
-each stream partition. Does not own which topics exist (`registry`) nor their messages.
+each stream partition. Does not own which topics exist (`topic_registry`) nor their messages.
 
 Invariants:
 

@@ -1,6 +1,6 @@
 """Metrics of a flow's status: per processor, per connection, and in total.
 
-Owns names and labels. Does not own the numbers (`status`) nor their text form (`services`).
+Owns names and labels. Does not own the numbers (`flow_status`) nor their text form (`services`).
 
 Invariant: the number of labels is bounded: they are the names of processors and connections of the
 applied flow, each once, and constants of this module.

@@ -1,7 +1,7 @@
 """Parameters: the meaning of ``#{name}`` in a property or a period of a group.
 
 Owns the notation, the parameter that a name refers to in a group, and the loaded values. Does not
-own declarations (`model`), nor where external values are stored.
+own declarations (`flow_model`), nor where external values are stored.
 
 A name refers to the group's own parameter; otherwise to that of the group's context, or of a
 context that it inherits from, in their order; otherwise to the parameter of that name in the parent

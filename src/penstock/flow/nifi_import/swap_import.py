@@ -2,7 +2,7 @@
 
 `NifiImport` owns the order of steps and the result of each FlowFile. `StoppedFlow` opens and
 closes the folder of a flow whose service is not running, and locks it against the service. Does
-not own reading NiFi's files (`swap.nifi`, `content`), the record of imported rows
+not own reading NiFi's files (`swap.nifi`, `nifi_content`), the record of imported rows
 (`import_record`) or the repositories.
 
 Invariants:

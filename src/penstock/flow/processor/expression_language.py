@@ -1,6 +1,6 @@
 """Expressions, which depend on the FlowFile: ``${attribute:function(argument)}`` within text.
 
-Owns parsing and evaluation. Does not own the functions (`functions`).
+Owns parsing and evaluation. Does not own the functions (`expression_functions`).
 
     text        any text; ``$$`` before a brace is a literal dollar sign
     expression  ``${`` subject (``:`` function)* ``}``

@@ -1,7 +1,7 @@
 """Records of the FlowFile repository: those of its journal and of its snapshots.
 
 Owns their layout (msgpack, fields by position; new ones come last) and encoding. Does not own their
-effect on the state (`state`), nor the files (`journals`).
+effect on the state (`repository_state`), nor the files (`journals`).
 
 Invariant: one record is one commit, encoded by one call regardless of the number of FlowFiles; a
 swap file is one record, regardless of its content.

@@ -3,8 +3,8 @@
 `CommitLog` owns the state, its mutex, and the callers that wait for durability; every method takes
 the mutex itself. `Committer` owns when and in which order something is made durable: fsyncs,
 snapshots, and the deletion of content and files that a commit released. Does not own the content of
-a commit (`changes`; `state` plans and applies it), reference counts (`storage.content`) or reading
-back (`recovery`).
+a commit (`repository_changes`; `repository_state` plans and applies it), reference counts
+(`storage.content`) or reading back (`recovery`).
 
 Invariants:
 

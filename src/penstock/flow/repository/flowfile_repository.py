@@ -1,8 +1,8 @@
 """FlowFile repository: records which FlowFile is in which queue, durably.
 
 Owns its folder, the order of steps at start, and the sequences of ids. Does not own commits
-(`commits`), the state (`state`), recovery (`recovery`), swap files (`swap_files`), the content
-(`storage.content`), nor the queues.
+(`commits`), the state (`repository_state`), recovery (`recovery`), swap files (`swap_files`), the
+content (`storage.content`), nor the queues.
 
 Invariants:
 

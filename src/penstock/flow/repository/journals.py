@@ -1,7 +1,7 @@
 """Journals of a repository and their snapshots: consecutive generations, each in its folder.
 
 Owns which journal is written, which ones recovery must read, and when old ones may be deleted. Does
-not own the records (`records`), nor the threads that call it (`commits`).
+not own the records (`commit_records`), nor the threads that call it (`commits`).
 
     journals/<generation>/    commits; the next generation continues after them
     snapshots/<generation>/   state at its start, in parts; the last part is marked

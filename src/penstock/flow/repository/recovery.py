@@ -1,8 +1,8 @@
 """Recovery at start: reads the newest snapshot and the later commits, and decides which are valid.
 
 Owns finding the durable state and the valid commits after it, and distinguishing damage from a tail
-that a power loss cut off. Does not own the effect of a commit (`state`), swap files (`swap_files`),
-nor the writes after recovery (`repository`).
+that a power loss cut off. Does not own the effect of a commit (`repository_state`), swap files
+(`swap_files`), nor the writes after recovery (`flowfile_repository`).
 
 Invariants:
 

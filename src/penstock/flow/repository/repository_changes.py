@@ -1,7 +1,7 @@
 """Values of the FlowFile repository: the changes of a commit, and the result of recovery.
 
 Owns these values, and how each changes the number of references to content. Does not own their
-effect on the state (`state`).
+effect on the state (`repository_state`).
 
 Invariant: `Changes` contains the previous and the new version of each FlowFile, so that the
 repository can count the references to content by itself.

@@ -1,7 +1,7 @@
 """State of the journal: which FlowFiles are in which queue, and which rows of swap files are live.
 
 Owns the state with its sequences, and the applying and undoing of commits. Pure: no files, clock,
-threads. Does not own the order of commits (`commits`), nor the bytes of records (`records`).
+threads. Does not own the order of commits (`commits`), nor the bytes of records (`commit_records`).
 
 Invariants:
 

@@ -2,8 +2,8 @@
 
 `SwapFiles` is the `SwapStore` of a repository: it owns the order of steps when FlowFiles move to a
 swap file, and the records about rows. `SwapFolder` owns paths, the choice of a new file's name, the
-check at start and the deletion of files. Does not own which files are valid (`state`), the commits
-(`commits`), nor the form of names and bytes (`swap.swap_file`).
+check at start and the deletion of files. Does not own which files are valid (`repository_state`),
+the commits (`commits`), nor the form of names and bytes (`swap.swap_file`).
 
 Invariants:
 

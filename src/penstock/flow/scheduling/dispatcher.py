@@ -3,8 +3,8 @@
 Owns when a run begins, the consequences of its end, and the order of components that wait for a
 thread. `ReadyQueue` is pure: it serves components round robin, one run at a time, so that a
 component with many tasks does not overtake the others, and applies the limits of process groups.
-Does not own whether a component is enabled (`lifecycle_driver`), the readiness check (`readiness`)
-or the run slots (`run_slots`).
+Does not own whether a component is enabled (`lifecycle_driver`), the readiness check
+(`component_readiness`) or the run slots (`run_slots`).
 
 Nothing is polled. A component is checked when an event wakes it, when one of its runs ends, and
 when a timer fires: its period, its CRON expression, or the end of a yield, a rest or the first

@@ -1,7 +1,7 @@
 """Run slots of components: when each is free for a run.
 
 Owns periods and firing times, and reports when they are over. Does not own whether a run begins in
-a free slot (`readiness`, `dispatcher`).
+a free slot (`component_readiness`, `dispatcher`).
 
 Invariant: a run slot is free, waits for a timer, or is used by a run. The slot of a CRON driven
 component is free from a firing time until a run begins or there is nothing to do.

@@ -1,6 +1,6 @@
 """Process session as a processor uses it: the operations on FlowFiles.
 
-Owns the calls and the rules of each. Does not own the transaction (`transaction`).
+Owns the calls and the rules of each. Does not own the transaction (`session_transaction`).
 
 Invariants: a FlowFile is an immutable value. A call that changes one returns the newest version,
 and every call accepts any version. A call that breaks the rules rolls the session back and raises

@@ -3,7 +3,7 @@
 `SessionTransaction` owns the session's records from one checkpoint to the next, the order of a
 commit, and the handling of failures. `SessionCalls` owns the session's mutex and whether calls
 are still accepted. `IdAllocator` takes ids from the repository's sequence in ranges. Does not own
-the operations of the processor in between (`session`).
+the operations of the processor in between (`process_session`).
 
 Commit order: finish content; write one batch to the journal; update counts; put FlowFiles into
 their queues; acknowledge sources; run callbacks. A crash before the journal write leaves

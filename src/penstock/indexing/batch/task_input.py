@@ -1,7 +1,7 @@
 """Reads of datasources by a batch task that writes segments, for its plan.
 
 Owns the basis of the task's publish: the segments of its own datasource that were visible when it
-read them. Does not own the locks (`locks`), nor the use of the rows (`ingest_task`).
+read them. Does not own the locks (`batch_locks`), nor the use of the rows (`ingest_task`).
 
 Invariant: all segments of its own datasource that the task reads in order to replace them are in
 the basis, so that a concurrent change of them refuses the publish; or the task has locked those

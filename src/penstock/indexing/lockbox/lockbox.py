@@ -1,6 +1,6 @@
 """Lockbox of one datasource: a state machine over batches of lock commands.
 
-`Lockbox` owns the batch and its undo. It decides by the tables of `rules` which requests are
+`Lockbox` owns the batch and its undo. It decides by the tables of `lock_rules` which requests are
 granted and which locks they revoke. Which tasks may request locks belongs to `active_tasks`, the
 locks themselves to `lock_table`. It does no I/O and has no clock: the caller stores
 `LockBatchResult.changes` and then calls `accept`, or `undo` if storing failed. One thread at a

@@ -1,6 +1,6 @@
 """Value types of task locks: types, tasks, requests and results.
 
-Owns the values and the checks that need only the value. `rules` defines which locks are
+Owns the values and the checks that need only the value. `lock_rules` defines which locks are
 compatible, `lockbox` which tasks hold them.
 
 Invariants: all values are immutable; no interval is empty; a lock on single segments is

@@ -4,7 +4,7 @@
 `flow_at_work` and `tasks_at_work` list the active parts while no count changes, because the first
 Spark job can take half a minute; both are pure. `DemoView` shows a `DemoProgress` as one progress
 bar on a terminal and as short lines elsewhere. Does not own the input files (`flights`) or when a
-stage is complete (`run`).
+stage is complete (`demo_run`).
 
 Threading: each thread that counts writes only its own fields of `DemoProgress`.
 """

@@ -152,7 +152,7 @@ class DataFolder:
         check_path(self.path.absolute(), "--data-dir")
         with self._translated_errors("written", "write"):
             # Accessible only for this user, because tasks and metadata may contain passwords of
-            # inputs. `permissions` restricts a folder that exists already.
+            # inputs. `folder_permissions` restricts a folder that exists already.
             self.path.mkdir(0o700, parents=True, exist_ok=True)
             if self._is_new():
                 self._make_ours()

@@ -3,7 +3,7 @@
 `SparkServer` owns the command line, environment, files and life of the child process.
 `prepare_spark` creates Spark's class archive in advance, so that the first start is fast too:
 it starts a server, loads the classes that indexing and SQL use, and stops it. Does not own
-Spark sessions (`session`), the archive file (`class_archive`) or the decision to restart the
+Spark sessions (`spark_sessions`), the archive file (`class_archive`) or the decision to restart the
 server (the launcher).
 
 Invariants: the JVM ends with the process that started it, where the operating system supports

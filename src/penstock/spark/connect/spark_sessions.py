@@ -2,7 +2,7 @@
 
 Owns how a Spark session is reached, and the translation of Spark's errors: this is the only module
 that decides whether an error means that Spark was lost or that the request is wrong. It does not
-start the JVM (`server`).
+start the JVM (`spark_server`).
 """
 
 from __future__ import annotations

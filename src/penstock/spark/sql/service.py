@@ -1,14 +1,14 @@
 """SQL over the visible segments.
 
 Owns queries: their limits, cancelling, and the translation of errors into ones that name the
-remedy. `views` makes the views, `statement` decides which statements are allowed, `sql_guard`
-checks how Spark resolved them, `dialect` has replacements for Druid's functions, `tables` the
+remedy. `views` makes the views, `query_statement` decides which statements are allowed, `sql_guard`
+checks how Spark resolved them, `sql_dialect` has replacements for Druid's functions, `tables` the
 visible files. The JVM reads the rows and returns them as Arrow; none passes through Python.
 
 There are two Spark sessions. The first has an empty outline of each datasource under its own name:
 Spark resolves queries there, and answers SHOW and DESCRIBE. The second has the rows, under names
 that cannot be guessed, and runs the queries that passed. Two more sessions, which distinguish case
-(`column_case`), hold datasources with columns that differ only in case.
+(`case_tables`), hold datasources with columns that differ only in case.
 
 Invariants: a datasource is seen as of one revision of the metadata, which is not older than the
 query; a statement that could change anything never reaches Spark.

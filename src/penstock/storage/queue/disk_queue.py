@@ -1,8 +1,8 @@
 """The durable queue of one stream partition: a folder of log files with one writer process.
 
 Owns: the lock of the writer, and the callers that wait for an fsync. Does not own: the log
-(`log`), framing (`blocks`), reading (`reader`), `cursors`, sync policy (`group_commit`),
-deletion (`retention`): each has its own module. Writers and readers use this class; deletion
+(`log`), framing (`blocks`), reading (`disk_queue_reader`), `cursors`, sync policy (`group_commit`),
+deletion (`log_retention`): each has its own module. Writers and readers use this class; deletion
 uses `DiskQueue.retention`, which ends when the queue is closed.
 
 Invariants, in addition to those of the log:

@@ -3,7 +3,7 @@
     int version   UTF connection   int count   long total bytes   [v>7: long greatest id]
     FlowFiles
 
-Owns this layout. Does not own the later one (`reader`).
+Owns this layout. Does not own the later one (`schema_swap_file`).
 
 Invariant: FlowFiles before the damage are read, and the number of missing ones is known.
 """

@@ -8,7 +8,7 @@ recovers them: by time, those without a time last.
 
     <milliseconds>-<queue uuid>-<random uuid>[.<partition>].swap[.part]
 
-Does not own the layouts (`reader`, `legacy`) or the files.
+Does not own the layouts (`schema_swap_file`, `legacy`) or the files.
 """
 
 from __future__ import annotations

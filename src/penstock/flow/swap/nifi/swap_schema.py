@@ -1,7 +1,7 @@
 """Schema of a NiFi swap file, and readers that follow it.
 
 Owns the encoding of a schema and the meaning of its types. Does not own the fields of a swap file
-(`reader`).
+(`schema_swap_file`).
 
 A reader follows the schema in the file, so that unknown fields are skipped correctly. Consecutive
 fields of a fixed size are read with one call.

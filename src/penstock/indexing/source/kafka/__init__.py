@@ -1,8 +1,8 @@
 """Kafka topics as streams, read by offset without a consumer group.
 
-`protocols` has the protocols for a client, and `client` the implementation with confluent-kafka
-(the extra ``kafka``); `supplier` reports available records to supervisors and tasks, `reader` reads
-ranges in the engine.
+`kafka_protocols` has the protocols for a client, and `client` the implementation with
+confluent-kafka (the extra ``kafka``); `kafka_supplier` reports available records to supervisors and
+tasks, `kafka_reader` reads ranges in the engine.
 """
 
 from penstock.indexing.source.kafka.kafka_protocols import (

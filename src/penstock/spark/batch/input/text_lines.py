@@ -1,7 +1,7 @@
 """Lines of a split of a text file, in blocks; no loop over lines.
 
-Invariants: each line of the file is in exactly one split, by the rule of `splits`. Empty lines are
-counted, but not returned. For a line that is too long, only its number is returned.
+Invariants: each line of the file is in exactly one split, by the rule of `file_splits`. Empty lines
+are counted, but not returned. For a line that is too long, only its number is returned.
 """
 
 from __future__ import annotations
