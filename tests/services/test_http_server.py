@@ -137,12 +137,12 @@ class NotedGuard(HttpGuard):
         self.is_closed = threading.Event()
 
     def opened(self, connection: Evictable) -> bool:
-        self.first = self.first or cast("BoundedHeadProtocol", http_connection)
+        self.first = self.first or cast("BoundedHeadProtocol", connection)
         self.is_opened.set()
-        return super().opened(http_connection)
+        return super().opened(connection)
 
     def closed(self, connection: Evictable) -> None:
-        super().closed(http_connection)
+        super().closed(connection)
         self.is_closed.set()
 
 
