@@ -129,7 +129,7 @@ class Reader:
     Args:
         folder: Where the reader is.
         variables: Environment variables that the reader has exported.
-        addresses: Addresses in pages, and those that stand for them in this run.
+        addresses: Addresses and folders in pages, and those that stand for them in this run.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Reader:
     ) -> None:
         self.folder = folder
         self._environment = {**os.environ, "COLUMNS": "200", **variables}
-        self._actual = {HOME: str(folder), **addresses}
+        self._actual = {**addresses, HOME: str(folder)}
         self._programs = folder.parent / "programs"
         self._clock = SystemClock()
         self._pause = threading.Condition()

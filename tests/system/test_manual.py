@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from manual_kit import PAGES, PageCommand, Reader, _commands, commands_of, is_shown, parts_of
+from manual_kit import HOME, PAGES, PageCommand, Reader, _commands, commands_of, is_shown, parts_of
 from markdown_kit import ROOT
 from serving_kit import serving
 from walking_kit import within
@@ -51,6 +51,7 @@ def test_page(page: Path, served: LocalPenstock, pages_folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     variables = {"PENSTOCK_DATA_DIR": str(served.folder)}
     addresses = {
+        f"{HOME}/data": str(served.folder),
         "127.0.0.1:8888": urlsplit(served.api_url).netloc,
         "127.0.0.1:4151": urlsplit(served.http_url).netloc,
         "127.0.0.1:4150": served.tcp_address,
