@@ -16,6 +16,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from markdown_kit import ROOT, fences
@@ -184,7 +185,8 @@ class Reader:
     def _run(self, command: str) -> Shown:
         arguments = [self._here(word) for word in shlex.split(command)]
         if arguments[0] == "penstock" and not _needs_a_shell(command):
-            return within(arguments[1:], self.folder, self._environment)
+            with mock.patch.object(sys, "path", [*sys.path]):  # `--flow-modules` adds to it
+                return within(arguments[1:], self.folder, self._environment)
         path = f"{self._programs}:{self._environment['PATH']}"
         done = subprocess.run(
             ["bash", "-c", self._here(command, shlex.quote)],

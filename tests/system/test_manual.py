@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from manual_kit import HOME, PAGES, PageCommand, Reader, _commands, commands_of, is_shown, parts_of
+from manual_kit import HOME, PAGES, Reader, commands_of
 from markdown_kit import ROOT
 from serving_kit import serving
 from walking_kit import within
@@ -17,24 +17,24 @@ from penstock.testing.server import LocalPenstock
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
-# Pages that run a flow with processors of their own keep them in this folder of the page's folder.
-PROCESSORS = "processors"
-OWN_PROCESSORS = "write-a-processor"
+# The page whose flow has a processor of its own, and the folder in which it is.
+OWN_PROCESSORS = ("write-a-processor", "processors")
 
 
 @pytest.fixture(scope="module")
 def pages_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with the data folder, and one folder for each page."""
     return tmp_path_factory.mktemp("manual")
 
 
 @pytest.fixture(scope="module")
 def served(pages_folder: Path, shared_spark: str) -> Iterator[LocalPenstock]:
     """One Penstock for all pages: each has topics and datasources of its own."""
-    processors = pages_folder / OWN_PROCESSORS / PROCESSORS
+    processors = pages_folder.joinpath(*OWN_PROCESSORS)
     processors.mkdir(parents=True)
     variables = {
         "PENSTOCK_SPARK_CONNECT": shared_spark,
-        "PENSTOCK_WORKER_CAPACITY": "12",
+        "PENSTOCK_WORKER_CAPACITY": "8",
         "PENSTOCK_FLOW_MODULES": str(processors),
     }
     with serving(pages_folder / "data", variables) as server:
@@ -59,26 +59,20 @@ def test_page(page: Path, served: LocalPenstock, pages_folder: Path) -> None:
     try:
         Reader(folder, variables, addresses).follow(page)
     finally:
-        _tidy(folder, variables)
+        end_work_of(page, folder, variables)
 
 
-def _tidy(folder: Path, variables: dict[str, str]) -> None:
-    """End the supervisors and the flow of a page, which would take cores from the next ones."""
+def end_work_of(page: Path, folder: Path, variables: Mapping[str, str]) -> None:
+    """End the supervisors and the flow of a page, which would take cores from the next pages."""
 
     def penstock(*arguments: str) -> str:
         return within(arguments, folder, variables).output
 
     for supervisor in json.loads(penstock("supervisor", "list", "--json") or "[]"):
         penstock("supervisor", "terminate", supervisor["id"])
-    if any(command.text.startswith("penstock flow apply") for command in _of(folder)):
+    if any(command.text.startswith("penstock flow apply") for command in commands_of(page)):
         penstock("flow", "stop")
         for connection in json.loads(penstock("flow", "queue", "list", "--json") or "[]"):
             penstock("flow", "queue", "drop", connection["id"], "--yes")
         (folder / "empty.yaml").write_text("name: empty\n")
         penstock("flow", "apply", "empty.yaml")
-
-
-def _of(folder: Path) -> list[PageCommand]:
-    return [
-        command for page in PAGES if page.stem == folder.name for command in commands_of(page)
-    ]
