@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
@@ -184,7 +184,7 @@ class Reader:
 
     def _run(self, command: str) -> Shown:
         arguments = [self._here(word) for word in shlex.split(command)]
-        if arguments[0] == "penstock" and not _needs_a_shell(command):
+        if arguments[0] == "penstock" and not needs_a_shell(command):
             with mock.patch.object(sys, "path", [*sys.path]):  # `--flow-modules` adds to it
                 return within(arguments[1:], self.folder, self._environment)
         path = f"{self._programs}:{self._environment['PATH']}"
@@ -211,9 +211,8 @@ class Reader:
             script.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, *words])} "$@"\n')
             script.chmod(0o755)
 
-    def _here(self, text: str, quote: object = str) -> str:
+    def _here(self, text: str, quote: Callable[[str], str] = str) -> str:
         """Replace the addresses and folders of pages by those of this run."""
-        assert callable(quote)
         for shown, actual in self._actual.items():
             text = text.replace(shown, quote(actual))
         return text
@@ -224,7 +223,8 @@ class Reader:
         return text
 
 
-def _needs_a_shell(command: str) -> bool:
+def needs_a_shell(command: str) -> bool:
+    """Return whether a command has pipes, redirections or other operators of a shell."""
     lexer = shlex.shlex(command, posix=True, punctuation_chars="|<>&;")
     lexer.whitespace_split = True
     return any(set(word) <= set("|<>&;") for word in lexer if word)
