@@ -57,8 +57,9 @@ def site_files(site: Path = SITE) -> list[Path]:
 def _build(digest: str) -> None:
     with tempfile.TemporaryDirectory(prefix=".site-", dir=SITE.parent) as folder:
         made = Path(folder) / "site"
-        # A process of its own, because MkDocs changes the logging of the process and ends it.
-        command = (sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(made))
+        # A process of its own, because MkDocs changes the logging of the process. With `--quiet` it
+        # would not count warnings, which `strict` makes errors.
+        command = (sys.executable, "-m", "mkdocs", "build", "--site-dir", str(made))
         path = os.pathsep.join(filter(None, (str(ROOT / "scripts"), os.environ.get("PYTHONPATH"))))
         # Material prints advice about versions of MkDocs to come.
         environment = {**os.environ, "PYTHONPATH": path, "NO_MKDOCS_2_WARNING": "1"}
