@@ -26,6 +26,7 @@ demo: .venv/.ready-demo  ## A year of flights in as events, out as SQL answers (
 test: .venv/.ready-dev  ## Every test of behaviour, from nothing
 	@scripts/setup postgres
 	@scripts/setup zookeeper
+	@scripts/setup browser
 	@scripts/setup conformance
 	@scripts/setup wheel
 	@$(PY) -m pytest -n 6 --no-loadscope-reorder --maxfail 10 -m "not lint" $(ARGS)
