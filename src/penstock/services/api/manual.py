@@ -1,6 +1,6 @@
 """The manual at `/docs`: the site that `scripts/manual` built into the package.
 
-Access: the checks of hosts apply, as to every request of the port. No token is asked for, because a
+Access: the checks of hosts apply, as to every request of the port. Requests need no token, because a
 browser cannot send one when a reader opens a page, and because the pages are the same in every
 installation: they have no data, no options and no addresses of this one. They name the version of
 Penstock.
