@@ -144,10 +144,7 @@ def test_mistakes_of_pages_fail_the_build(project: Path) -> None:
 
 
 def test_a_picture_and_a_table_need_no_style_in_the_page(project: Path) -> None:
-    drawn = (
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9"><style>text {fill: #000}</style>'
-        '<text style="font-size: 9px">word</text></svg>'
-    )
+    drawn = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9"><text>word</text></svg>'
     (project / "docs" / "pictures" / "drawn.svg").write_text(drawn)
     picture, table = "![A word](pictures/drawn.svg)", "| a |\n|--:|\n| 1 |"
     page = f'# Front\n\n{picture}\n\n{table}\n\n```json title="a"\n{{}}\n```\n'
@@ -157,9 +154,6 @@ def test_a_picture_and_a_table_need_no_style_in_the_page(project: Path) -> None:
     html = (project / "out" / "index.html").read_text()
     assert 'aria-label="A word"' in html
     assert violations(html) == []
-    (style,) = (project / "out" / "assets" / "inline").glob("*.css")
-    assert style.name in html
-    assert style.read_text() == ".picture-drawn text {fill: #000}\n"
 
 
 def test_pages_of_the_navigation_are_named_once() -> None:

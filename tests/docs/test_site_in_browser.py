@@ -148,6 +148,22 @@ def test_the_search_works_where_pages_are_opened_as_files(site: Path, visit: Vis
     assert visit.reports == []
 
 
+def test_pictures_follow_the_colours(server: str, site: Path, visit: Visit) -> None:
+    pages = [path for path in site_files(site) if path.suffix == ".html"]
+    drawn = [path for path in pages if 'class="picture"' in path.read_text()]
+    if not drawn:
+        pytest.skip("no page has a picture yet")
+    found = {}
+    for scheme in ("light", "dark"):
+        visit.page.emulate_media(color_scheme=scheme)
+        visit.open(server + str(drawn[0].relative_to(site)))
+        expect(visit.page.locator(".picture").first).to_be_visible()
+        fill = "e => getComputedStyle(e).fill"
+        found[scheme] = visit.page.locator(".picture .p-ink").first.evaluate(fill)
+    assert found["light"] != found["dark"]
+    assert visit.reports == []
+
+
 def test_the_colours_follow_the_system_until_the_reader_chooses(server: str, visit: Visit) -> None:
     def scheme_is(name: str) -> None:
         expect(visit.page.locator("body")).to_have_attribute("data-md-color-scheme", name)
