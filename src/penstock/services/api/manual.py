@@ -1,13 +1,12 @@
 """The manual at `/docs`: the site that `scripts/manual` built into the package.
 
-Access: the checks of hosts apply, as to every request of the port. Requests need no token, because a
-browser cannot send one when a reader opens a page, and because the pages are the same in every
+Access: the checks of hosts apply, as to every request of the port. Requests need no token, because
+a browser cannot send one when a reader opens a page, and because the pages are the same in every
 installation: they have no data, no options and no addresses of this one. They name the version of
 Penstock.
 
-The policy of the pages allows only files of this server, and no inline scripts and styles
-(`scripts/manual/page_policy.py` makes the pages work with it). A page that shows what Penstock
-stores could not be attacked through the manual.
+The policy of the pages allows only files of this server, and no inline scripts and styles;
+`scripts/manual/page_policy.py` makes the pages work with it.
 """
 
 from __future__ import annotations
