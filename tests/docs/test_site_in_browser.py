@@ -148,6 +148,23 @@ def test_the_search_works_where_pages_are_opened_as_files(site: Path, visit: Vis
     assert visit.reports == []
 
 
+def test_the_button_of_a_block_copies_its_commands(server: str, site: Path, visit: Visit) -> None:
+    prompt = '<span class="gp">'
+    pages = (path for path in site_files(site) if path.suffix == ".html")
+    name = next(path.relative_to(site) for path in pages if prompt in path.read_text())
+    visit.open(server + str(name))
+    visit.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    block = visit.page.locator(".highlight", has=visit.page.locator(".gp")).first
+    block.hover()
+    block.locator("button").first.click()
+    expect(visit.page.get_by_text("Copied to clipboard")).to_be_visible()
+    copied = visit.page.evaluate("navigator.clipboard.readText()")
+    shown = block.locator("code").inner_text().splitlines()
+    commands = [line.removeprefix("$ ") for line in shown if line.startswith("$ ")]
+    assert [line for line in copied.splitlines() if line] == commands
+    assert visit.reports == []
+
+
 def test_pictures_follow_the_colours(server: str, site: Path, visit: Visit) -> None:
     pages = [path for path in site_files(site) if path.suffix == ".html"]
     drawn = [path for path in pages if 'class="picture"' in path.read_text()]
