@@ -1,6 +1,6 @@
 # Each target does its own set-up. `make` alone prints this list.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast soak simulate lint fmt bench up docs wheel lock clean
+.PHONY: help setup demo test test-fast soak simulate lint fmt bench up docs docs-serve wheel lock clean
 
 # Containers say so at times: then each of the hundreds of processes that the tests start, and each
 # part of Penstock, compiles all of the Python that it imports.
@@ -28,6 +28,7 @@ demo: .venv/.ready-demo  ## A year of flights in as events, out as SQL answers (
 test: .venv/.ready-dev  ## Every test of behaviour, from nothing
 	@scripts/setup postgres
 	@scripts/setup zookeeper
+	@scripts/setup browser
 	@scripts/setup conformance
 	@scripts/setup wheel
 	@.venv/bin/penstock internal prepare-spark || true
@@ -59,6 +60,12 @@ bench: .venv/.ready-dev  ## One table of ours against a peer and a limit, measur
 up: .venv/.ready-demo  ## Run Penstock in ./data (ARGS="--data-dir DIR …" for more)
 	@.venv/bin/penstock up --data-dir data $(ARGS)
 
+docs: .venv/.ready-dev  ## Build the manual, which `penstock up` serves at /docs
+	@PYTHONPATH=scripts $(PY) -m manual
+
+docs-serve: .venv/.ready-dev  ## Show the manual at http://127.0.0.1:8000, built anew at each change
+	@PYTHONPATH=scripts NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs serve --no-strict $(ARGS)
+
 wheel: .venv/.ready-dev  ## Build dist/penstock_io-*.whl
 	@.venv/bin/uv build -q --wheel --no-build-isolation --python $(PY) -o dist . && ls dist/*.whl
 
@@ -69,4 +76,4 @@ lock: .venv/.ready-dev  ## Resolve the dependencies anew into requirements.lock
 		--python-version 3.11 tests/conformance/clients/requirements.in -o tests/conformance/clients/requirements.lock
 
 clean:  ## Remove what the other targets made
-	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis demo-data build dist
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis demo-data build dist src/penstock/services/site

@@ -91,6 +91,7 @@ LATER_FILES = frozenset(
         "test_rolling_restart.py",
         "test_router_limits.py",
         "test_secret_reads.py",
+        "test_served_manual.py",
         "test_side_by_side.py",
         "test_stalled_readers.py",
         "test_testing_page.py",

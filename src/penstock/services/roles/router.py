@@ -15,6 +15,7 @@ from penstock.core.metrics import MetricRegistry
 from penstock.core.threads import DEATHS
 from penstock.segments.deep_storage import DeepStore
 from penstock.services.api.asgi import BODY_BYTES_MAX, application
+from penstock.services.api.manual import ManualRoutes
 from penstock.services.api.router import RouterParts, RouterRoutes, TableRoutes
 from penstock.services.api.router_metrics import RouterMetrics
 from penstock.services.api.sql import SqlRoutes
@@ -48,7 +49,7 @@ QUERIES_GRACE_S = 2.0
 
 def routes_of(sql: SqlRoutes, router: RouterRoutes, tables: TableRoutes) -> list[BaseRoute]:
     """Return all routes of a router except those of every process."""
-    return [*sql.routes(), *router.routes(), *tables.routes()]
+    return [*sql.routes(), *router.routes(), *tables.routes(), *ManualRoutes().routes()]
 
 
 @dataclass(frozen=True, slots=True)
