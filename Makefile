@@ -1,6 +1,6 @@
 # Each target does its own set-up. `make` alone prints this list.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast soak simulate lint fmt bench up docs wheel lock clean
+.PHONY: help setup demo test test-fast soak simulate lint fmt bench up docs reference wheel lock clean
 
 # Containers say so at times: then each of the hundreds of processes that the tests start, and each
 # part of Penstock, compiles all of the Python that it imports.
@@ -55,6 +55,9 @@ bench: .venv/.ready-dev  ## One table of ours against a peer and a limit, measur
 
 up: .venv/.ready-demo  ## Run Penstock in ./data (ARGS="--data-dir DIR …" for more)
 	@.venv/bin/penstock up --data-dir data $(ARGS)
+
+reference: .venv/.ready-dev  ## Write the pages that are generated from the code: docs/reference and others
+	@PYTHONPATH=scripts $(PY) -m reference
 
 wheel: .venv/.ready-dev  ## Build dist/penstock_io-*.whl
 	@.venv/bin/uv build -q --wheel --no-build-isolation --python $(PY) -o dist . && ls dist/*.whl

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,15 +14,14 @@ from pydantic.fields import FieldInfo
 
 from penstock.core.durations import parse_duration
 from penstock.core.errors import InvalidRequest
-from penstock.indexing.overlord.runner import worker_config
 from penstock.indexing.specs.filters import Filter
 from penstock.indexing.specs.input_formats import REFUSED_FORMATS, InputFormat
 from penstock.indexing.specs.inputs import InputSource
 from penstock.indexing.specs.model import SpecModel
 from penstock.indexing.specs.rows.projections import VirtualColumn
 from penstock.indexing.specs.task_context import checked_context
-from spec_meanings import OURS
-from spec_page import models
+from reference.spec_meanings import OURS
+from reference.specs import models
 
 RULES: Final = ("load", "drop", "broadcast")
 # The models of the lines of a section, by the kind that stands before their fields.
@@ -142,12 +140,7 @@ PLACES: Final[Mapping[str, Mapping[str, str]]] = {
         "taskLimits": "TaskLimits",
     },
 }
-WORKER_MODELS: Final = [
-    one
-    for one in vars(worker_config).values()
-    if inspect.isclass(one) and issubclass(one, SpecModel) and one is not SpecModel
-]
-MODELS: Final = {model.__name__: model for model in (*models(), *WORKER_MODELS)}
+MODELS: Final = {model.__name__: model for model in models()}
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,22 @@
-"""The reference page of the docs: every model of a spec with its fields, types, defaults, meanings.
+"""Page of the specs: every field of every model, with its type, default and meaning.
 
-    python tests/spec_page.py
-
-writes `docs/spec-reference.md`. `spec_meanings` has the texts.
+`spec_meanings` has the meanings, `spec_groups` the headings and examples.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
+import re
 import types
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Final, Literal, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BeforeValidator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from penstock.indexing.overlord.runner.worker_config import WorkerConfig
 from penstock.indexing.specs.batch.compact import CompactSpec
 from penstock.indexing.specs.batch.index_parallel import IndexParallelSpec
 from penstock.indexing.specs.batch.kinds import KillSpec, NoopSpec
@@ -27,10 +26,18 @@ from penstock.indexing.specs.compaction import (
     CompactionConfig,
     CompactionSupervisorSpec,
 )
+from penstock.indexing.specs.druid_expressions.functions import (
+    REFUSED,
+    SPECIAL,
+    TEMPLATES,
+    TIME_FUNCTIONS,
+)
 from penstock.indexing.specs.model import SpecModel
 from penstock.indexing.specs.retention_rules import RuleList
 from penstock.indexing.specs.supervisor import SupervisorSpec
-from spec_meanings import IGNORED, MEANINGS, OURS
+from reference.markdown import fence, head, sentence, slug, table, written
+from reference.spec_groups import CONTEXT, EXAMPLES, GROUPS, TITLES
+from reference.spec_meanings import IGNORED, MEANINGS, OURS
 
 ROOTS: Final[tuple[type[SpecModel], ...]] = (
     SupervisorSpec,
@@ -43,14 +50,15 @@ ROOTS: Final[tuple[type[SpecModel], ...]] = (
     CompactionConfig,
     ClusterCompaction,
     RuleList,
+    WorkerConfig,
 )
-PAGE: Final = Path(__file__).parents[1] / "docs" / "spec-reference.md"
-_HEAD: Final = """\
-# Specs: every field
+_ABOUT: Final = """\
+Every field of supervisors, tasks and their parts: its type, its default and its meaning. A spec is
+JSON or YAML. Penstock checks all of a spec when it is submitted, and reports every mistake with its
+place.
 
-Made by `python tests/spec_page.py`. How the parts fit together is described in
-[the ingestion spec](ingestion-spec.md), and the differences from Druid in
-[Druid compatibility](druid-compatibility.md). Fields marked with * are not Druid's.
+A field marked with * exists only in Penstock; all others have the names and meanings of Druid.
+[Druid compatibility](druid-compatibility.md) lists the differences.
 """
 _PLAIN: Final = {
     str: "text",
@@ -81,9 +89,27 @@ _CHECKED: Final = {
 }
 
 
-def reference_page() -> str:
-    """Return docs/spec-reference.md."""
-    return "\n".join([_HEAD, *(section(model) for model in models())])
+def page() -> str:
+    """Return docs/reference/specs.md."""
+    lines = [head("Specs", "the models of specs", _ABOUT), *_contents()]
+    for group in GROUPS:
+        lines += ["", f"## {group.title}", "", group.about]
+        for name in group.models:
+            lines += section(_MODELS[name])
+    return "\n".join((*lines, *_contexts(), *_expressions(), *_limits())) + "\n"
+
+
+def _contents() -> Iterator[str]:
+    rows = [
+        (f"[{group.title}](#{slug(group.title)})", sentence(group.about.partition(". ")[0]))
+        for group in GROUPS
+    ]
+    more = [
+        ("[Context](#context)", "Settings of tasks that are not part of their spec."),
+        ("[Expressions](#expressions)", "Expressions of transforms and filters."),
+        ("[Limits](#limits)", "Maximum sizes of specs and of input."),
+    ]
+    yield from table(("part", "contents"), [*rows, *more])
 
 
 def models() -> list[type[SpecModel]]:
@@ -102,31 +128,72 @@ def models() -> list[type[SpecModel]]:
     return list(found)
 
 
-def section(model: type[SpecModel]) -> str:
-    """Return the section of the page about one model."""
-    lines = [f"## {model.__name__}", "", " ".join(inspect.cleandoc(model.__doc__ or "").split())]
-    lines += ["", "| field | type | default | meaning |", "|---|---|---|---|"]
+def section(model: type[SpecModel]) -> Iterator[str]:
+    """Yield the lines of the section about one model."""
+    title = TITLES[model.__name__]
+    yield from ("", f"### {title}", "", _about(model))
+    if example := EXAMPLES.get(model.__name__):
+        yield from fence("json", example)
+    rows = []
     for name, field in model.model_fields.items():
         alias = field.alias or name
         mark = "*" if f"{model.__name__}.{alias}" in OURS else ""
-        cells = (f"`{alias}`{mark}", _type(field), _default(model, name), meaning(model, alias))
-        lines.append(f"| {' | '.join(cells)} |")
-    if model.without_effect:
-        names = ", ".join(f"`{name}`" for name in sorted(model.without_effect))
-        lines += ["", f"Accepted, without any effect: {names}."]
-        reasons = [
-            f"- `{name}`: {IGNORED[name]}"
-            for name in sorted(model.without_effect)
-            if name in IGNORED
-        ]
-        lines += ["", "Of these:", "", *reasons] if reasons else []
+        about = sentence(meaning(model, alias))
+        rows.append((f"`{alias}`{mark}", _type(field), _default(model, name), about))
+    yield from table(("field", "type", "default", "meaning"), rows)
+    yield from _without_effect(model)
     if model.repeated:
         texts = ", ".join(f"`{name}` for `{other}`" for name, other in model.repeated.items())
-        lines += ["", f"May replace another field, or must be equal to it: {texts}."]
+        yield from ("", f"Other names that are accepted: {texts}.")
     if model.unsupported:
-        lines += ["", "Refused, with the remedy:", ""]
-        lines += [f"- `{name}`: {_remedy(model, name)}" for name in sorted(model.unsupported)]
-    return "\n".join([*lines, ""])
+        refused = [(f"`{name}`", sentence(_remedy(model, name))) for name in model.unsupported]
+        yield from table(("refused field", "what to do instead"), sorted(refused))
+
+
+def _without_effect(model: type[SpecModel]) -> Iterator[str]:
+    names = sorted(model.without_effect)
+    if names:
+        listed = ", ".join(f"`{name}`" for name in names)
+        yield from ("", f"Accepted without effect: {listed}.")
+    yield from table(
+        ("field without effect", "reason"),
+        [(f"`{name}`", sentence(IGNORED[name])) for name in names if name in IGNORED],
+    )
+
+
+def _about(model: type[SpecModel]) -> str:
+    text = " ".join(inspect.cleandoc(model.__doc__ or "").replace("``", "`").split())
+    return re.sub(r"`([a-z_]+)`", lambda found: f"`{_ALIASES.get(found[1], found[1])}`", text)
+
+
+def _contexts() -> Iterator[str]:
+    yield from ("", "## Context", "")
+    yield (
+        "A task's `context` may have any keys. Penstock checks these, and keeps all others"
+        " unchanged. The option `--task-context` sets defaults for all tasks."
+    )
+    rows = [(f"`{name}`", one.value, one.default, one.meaning) for name, one in CONTEXT.items()]
+    yield from table(("key", "type", "default", "meaning"), rows)
+
+
+def _expressions() -> Iterator[str]:
+    yield from ("", "## Expressions", "", *written("expressions"))
+    rows = [
+        (f"`{name}`", ", ".join(f"`{text}`" for text in dict.fromkeys(one.texts.values())))
+        for name, one in sorted(TEMPLATES.items())
+    ]
+    yield from ("", "### Functions of Druid's language")
+    yield from table(("function", "translation; `{0}` is the first argument"), rows)
+    listed = ", ".join(f"`{name}`" for name in sorted((*TIME_FUNCTIONS, *SPECIAL)))
+    yield from ("", f"Also translated, depending on their arguments: {listed}.")
+    yield from table(
+        ("refused function", "what to do instead"),
+        [(f"`{name}`", sentence(text)) for name, text in sorted(REFUSED.items())],
+    )
+
+
+def _limits() -> Iterator[str]:
+    yield from ("", "## Limits", "", *written("limits"))
 
 
 def meaning(model: type[SpecModel], alias: str) -> str:
@@ -161,7 +228,8 @@ def _type_of(annotation: object) -> str:
     if origin is dict:
         return f"object of {_type_of(arguments[1])}"
     if isinstance(annotation, type) and issubclass(annotation, SpecModel):
-        return f"[{annotation.__name__}](#{annotation.__name__.lower()})"
+        title = TITLES[annotation.__name__]
+        return f"[{title.replace('`', '')}](#{slug(title)})"
     return _PLAIN.get(annotation, "any") if isinstance(annotation, type) else "any"
 
 
@@ -199,5 +267,10 @@ def _models_in(annotation: object) -> Iterator[type[SpecModel]]:
         yield from _models_in(argument)
 
 
-if __name__ == "__main__":
-    PAGE.write_text(reference_page())
+_MODELS: Final[Mapping[str, type[SpecModel]]] = {one.__name__: one for one in models()}
+# Docstrings name fields as Python does.
+_ALIASES: Final[Mapping[str, str]] = {
+    name: field.alias or name
+    for model in _MODELS.values()
+    for name, field in model.model_fields.items()
+}
