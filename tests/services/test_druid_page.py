@@ -3,95 +3,37 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast, get_args
+from typing import get_args
 
 import pytest
-from druid_page_kit import HERE, METHODS, PAGE, endpoints, lines, without_names
-from event_kit import KeptEvents
-from overlord_kit import OverlordWorld, ready, supervisor_spec
-from places_kit import FixedPlaces
-from starlette.routing import BaseRoute, Route
+from druid_page_kit import HERE, METHODS, PAGE, endpoints, lines
+from overlord_kit import OverlordWorld, supervisor_spec
+from routes_kit import running_routes
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Interval
-from penstock.core.metrics import MetricRegistry
 from penstock.indexing.actions import action_from_json
 from penstock.indexing.lockbox.model import LockGranularity, LockType, TaskLock
 from penstock.indexing.specs.aggregators import Aggregator, AggregatorType
 from penstock.indexing.specs.batch.kinds import BATCH_TASK_TYPES, parse_batch_task
-from penstock.indexing.task_log import TaskLogReader
-from penstock.indexing.worker.peon_task import IngestionReport, IngestionState, PeonTask
+from penstock.indexing.worker.peon_task import IngestionReport, IngestionState
 from penstock.segments.model import Segment
 from penstock.segments.shard_spec import ShardKind
-from penstock.services.api.asgi import application
 from penstock.services.api.indexer.request_parts import PREFIX
 from penstock.services.api.indexer.task_json import lock_to_json
-from penstock.services.api.peon import PeonRoutes, TaskControl
-from penstock.services.api.router import RouterParts, RouterRoutes, TableRoutes
-from penstock.services.api.sql import SqlPort, SqlRoutes
-from penstock.services.api.worker import WorkerPort, WorkerRoutes
-from penstock.services.membership.leases import LeaseDirectory
-from penstock.services.options.values import HostPort
-from penstock.services.roles.router import routes_of
-from penstock.spark.tables import TableSource
 
 SERVED = [one for one in endpoints() if one.line.here != "refused"]
 REFUSED = [one for one in endpoints() if one.line.here == "refused"]
-NOBODY = SimpleNamespace()
 CONFIGURATION = PAGE.with_name("configuration.md")
 DAY = Interval.parse("2024-01-01/2024-01-02")
-COORDINATOR = "/druid/coordinator/v1"
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[set[tuple[str, str]]]:
+def running(tmp_path_factory: pytest.TempPathFactory) -> set[tuple[str, str]]:
     """Every method and path that an application of ours serves."""
-    world = OverlordWorld(tmp_path_factory.mktemp("page"))
-    overlord = keys(world.app.routes)
-    directory, address = LeaseDirectory(world.metadata.leases), HostPort("127.0.0.1", 1)
-    places = FixedPlaces(address)
-    parts = RouterParts(world.metadata, directory, address, places, ready, world.clock)
-    sql = SqlRoutes(cast("SqlPort", NOBODY), MetricRegistry(), KeptEvents(), world.clock)
-    tables = TableRoutes(cast("TableSource", NOBODY))
-    router = keys(routes_of(sql, RouterRoutes(parts), tables))
-    worker = WorkerRoutes(
-        "w",
-        cast("WorkerPort", NOBODY),
-        cast("TaskLogReader", NOBODY),
-        places,
-        places,
-    )
-    peon = PeonRoutes(
-        "t", cast("PeonTask", NOBODY), lambda: None, cast("TaskControl", NOBODY)
-    ).routes()
-    every = keys(application([]).routes)
-    yield overlord | passed_on(router, overlord) | keys(worker.routes()) | keys(peon) | every
-    world.close()
-
-
-def keys(routes: list[BaseRoute]) -> set[tuple[str, str]]:
-    found = [route for route in routes if isinstance(route, Route)]
-    return {
-        (method, without_names(route.path))
-        for route in found
-        for method in (route.methods or ())
-        if method != "HEAD"
-    }
-
-
-def passed_on(router: set[tuple[str, str]], overlord: set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """What a router serves, with the overlord's paths in place of those that it passes on to it."""
-    every, marking = "/druid/indexer/{}", COORDINATOR + "/datasources/{}"
-    own = {key for key in router if key[1] != every and (key[0] == "GET" or key[1] != marking)}
-    return own | {
-        (method, COORDINATOR + path.removeprefix(PREFIX))
-        for method, path in overlord
-        if (method, marking) in router and path.startswith(PREFIX + "/datasources/")
-    }
+    return running_routes(tmp_path_factory.mktemp("page"))
 
 
 def test_every_route_has_a_line_and_every_line_a_route(running: set[tuple[str, str]]) -> None:

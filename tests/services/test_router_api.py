@@ -178,6 +178,12 @@ async def test_a_query_is_answered_in_the_wanted_format(rig: Rig) -> None:
     assert answer.json() == [{"sql": "SELECT 3"}]
 
 
+async def test_the_router_serves_the_description_of_the_api(rig: Rig) -> None:
+    answer = await rig.ask("GET", "/openapi.json")
+    assert answer.headers["content-type"] == "application/json"
+    assert "/druid/v2/sql" in answer.json()["paths"]
+
+
 async def test_what_is_said_of_projections_goes_there_and_back(rig: Rig) -> None:
     for context, wish in (
         ({}, ProjectionOptions()),

@@ -1,0 +1,91 @@
+"""Page of the HTTP API: the OpenAPI document as tables for readers."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from penstock.broker.topics.options import NAMES, TopicOptions
+from reference.markdown import head, sentence, table
+from reference.openapi import HttpRoute, RouteGroup, RouteParameter, groups, servers
+
+_ABOUT: Final = """\
+Every HTTP route, with its parameters, body, answer and errors. The router serves the same as an
+OpenAPI 3.1 document at `/openapi.json`; a copy is [openapi.json](openapi.json).
+
+If a token is configured, send `Authorization: Bearer TOKEN` with every request except
+`/status/health`, `/status/ready` and the broker's `/ping`. [Errors](errors.md) lists the codes.
+"""
+
+
+def page() -> str:
+    """Return docs/reference/http-api.md."""
+    lines = [head("HTTP API", "the OpenAPI document", _ABOUT), *_servers()]
+    for group in groups():
+        lines += _section(group)
+        if group.title == "Topics":
+            lines += _topic_options()
+    return "\n".join((*lines, *_parameters())) + "\n"
+
+
+def _servers() -> Iterator[str]:
+    rows = [(one["name"], f"`{one['url']}`", one["about"]) for one in servers().values()]
+    yield from table(("server", "example address", "purpose"), rows)
+
+
+def _section(group: RouteGroup) -> Iterator[str]:
+    yield from ("", f"## {group.title}", "")
+    yield f"Server: {servers()[group.server]['name']}." + (f" {group.about}" if group.about else "")
+    heads = ("request", "meaning", "parameters", "body", "answer", "errors")
+    rows = [_row(one) for one in group.routes]
+    used = [number for number, _ in enumerate(heads) if any(row[number] for row in rows)]
+    yield from table(
+        [heads[number] for number in used], ([row[number] for number in used] for row in rows)
+    )
+
+
+def _row(route: HttpRoute) -> tuple[str, ...]:
+    shown = [
+        f"`{one.name}`" + (" (required)" if one.required else "")
+        for one in route.parameters
+        if not one.in_path
+    ]
+    errors = [
+        " ".join((str(status), ", ".join(f"`{code}`" for code in codes))).strip()
+        for status, codes in route.errors.items()
+    ]
+    return (
+        f"`{route.method} {route.path}`",
+        sentence(route.about),
+        ", ".join(shown),
+        sentence(route.body),
+        "" if route.answer == "JSON." else sentence(route.answer),
+        "; ".join(errors),
+    )
+
+
+def _topic_options() -> Iterator[str]:
+    yield from ("", "### Options of a topic")
+    text = " ".join(inspect.getdoc(TopicOptions).split())  # type: ignore[union-attr]  # it has one
+    meanings = dict(
+        re.findall(
+            r"(\w+): (.*?)(?= (?:" + "|".join(NAMES) + r"): |$)", text.partition("Attributes: ")[2]
+        )
+    )
+    rows = [(f"`{name}`", meanings[name]) for name in NAMES]
+    yield from table(("option", "meaning"), rows)
+
+
+def _parameters() -> Iterator[str]:
+    found: dict[tuple[str, str], RouteParameter] = {}
+    for group in groups():
+        for route in group.routes:
+            for one in route.parameters:
+                found.setdefault((one.name, one.about), one)
+    yield from ("", "## Parameters")
+    rows = [
+        (f"`{name}`", one.type, sentence(about)) for (name, about), one in sorted(found.items())
+    ]
+    yield from table(("parameter", "type", "meaning"), rows)
