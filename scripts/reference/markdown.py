@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 
 def head(title: str, source: str, about: str) -> str:
@@ -59,3 +63,10 @@ def written(name: str) -> list[str]:
     """Return the lines of a fixed part of a page, from the folder `texts`."""
     file = Path(__file__).parent / "texts" / f"{name}.md"
     return file.read_text(encoding="utf-8").splitlines()
+
+
+@cache
+def data(name: str) -> Any:
+    """Return the content of a file in the folder `data`."""
+    file = Path(__file__).parent / "data" / f"{name}.yaml"
+    return yaml.safe_load(file.read_text(encoding="utf-8"))

@@ -7,17 +7,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any, Final, NoReturn
-
-import yaml
 
 import penstock
 from penstock.core.clock import SystemClock
 from penstock.services.api.endpoints import Endpoint
 from penstock.services.api.flow.routes import FlowRoutes
+from reference.markdown import data
 
-_FILE: Final = Path(__file__).parent / "data" / "http_routes.yaml"
 _JSON: Final = "application/json"
 _FLOW_ABOUT: Final = "The router forwards these requests to the process of flows."
 _ABOUT: Final = """\
@@ -75,21 +72,15 @@ class RouteGroup:
 @cache
 def servers() -> Mapping[str, Mapping[str, str]]:
     """Return the address, name and description of each server."""
-    found: Mapping[str, Mapping[str, str]] = _data()["servers"]
+    found: Mapping[str, Mapping[str, str]] = data("http_routes")["servers"]
     return found
 
 
 @cache
 def groups() -> Sequence[RouteGroup]:
     """Return all routes, in the order of the page."""
-    found = [_group(one) for one in _data()["groups"]]
+    found = [_group(one) for one in data("http_routes")["groups"]]
     return [*found, *_flow_groups()]
-
-
-@cache
-def _data() -> Mapping[str, Any]:
-    found: Mapping[str, Any] = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
-    return found
 
 
 def _group(raw: Mapping[str, Any]) -> RouteGroup:
@@ -116,7 +107,7 @@ def _route(
 def _parameter(name: str, *, in_path: bool = False) -> RouteParameter:
     required = in_path or name.endswith("!")
     name = name.removesuffix("!")
-    kind, about = _data()["parameters"][name]
+    kind, about = data("http_routes")["parameters"][name]
     return RouteParameter(name, kind, about, required, in_path)
 
 

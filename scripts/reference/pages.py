@@ -6,17 +6,33 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from reference import cli, configuration, http_api, openapi, processors, specs, transitions
+from reference import (
+    cli,
+    configuration,
+    errors,
+    events,
+    http_api,
+    metrics,
+    openapi,
+    processors,
+    specs,
+    sql,
+    transitions,
+)
 
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "docs/contributing/transitions.md": transitions.page,
     "docs/reference/cli.md": cli.page,
     "docs/reference/configuration.md": configuration.page,
+    "docs/reference/errors.md": errors.page,
+    "docs/reference/events.md": events.page,
     "docs/reference/http-api.md": http_api.page,
+    "docs/reference/metrics.md": metrics.page,
     "docs/reference/openapi.json": openapi.text,
     "docs/reference/processors.md": processors.page,
     "docs/reference/specs.md": specs.page,
+    "docs/reference/sql.md": sql.page,
     # The router serves this copy at /openapi.json.
     "src/penstock/services/api/openapi.json": openapi.text,
 }

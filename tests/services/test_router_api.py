@@ -50,6 +50,7 @@ from penstock.spark.sql.answer_files import AnswerFolder
 from penstock.spark.sql.service import LargeAnswer, RegisteredQuery, SqlQuery, SqlResult
 from penstock.storage.metadata import MetadataStore, PublishRequest, SegmentRow
 from penstock.testing.clock import VirtualClock
+from reference.metrics import differences
 
 SQL = "/druid/v2/sql"
 
@@ -579,6 +580,7 @@ async def test_large_answers_take_turns_and_keep_small_ones_waiting_for_nothing(
     assert large.files() == []
     metrics = (await rig.ask("GET", "/metrics")).text
     assert f"penstock_sql_large_answers_total {len(asked)}" in metrics
+    assert list(differences(metrics)) == []
     assert "penstock_sql_abandoned_total 0" in metrics
 
 
