@@ -8,6 +8,7 @@ from typing import Final
 
 from reference import (
     cli,
+    compatibility,
     configuration,
     errors,
     events,
@@ -25,10 +26,12 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "docs/contributing/transitions.md": transitions.page,
     "docs/reference/cli.md": cli.page,
     "docs/reference/configuration.md": configuration.page,
+    "docs/reference/druid-compatibility.md": compatibility.druid_page,
     "docs/reference/errors.md": errors.page,
     "docs/reference/events.md": events.page,
     "docs/reference/http-api.md": http_api.page,
     "docs/reference/metrics.md": metrics.page,
+    "docs/reference/nsq-compatibility.md": compatibility.nsq_page,
     "docs/reference/openapi.json": openapi.text,
     "docs/reference/processors.md": processors.page,
     "docs/reference/specs.md": specs.page,

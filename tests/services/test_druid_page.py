@@ -1,4 +1,4 @@
-"""docs/druid-compatibility.md has a line for every route that runs and every kind, and no other."""
+"""The page on Druid has a line for every route that runs and every kind, and no other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from druid_page_kit import HERE, METHODS, PAGE, endpoints, lines
+from druid_page_kit import METHODS, endpoints, lines
 from overlord_kit import OverlordWorld, supervisor_spec
 from routes_kit import running_routes
 
@@ -23,10 +23,12 @@ from penstock.segments.model import Segment
 from penstock.segments.shard_spec import ShardKind
 from penstock.services.api.indexer.request_parts import PREFIX
 from penstock.services.api.indexer.task_json import lock_to_json
+from penstock.services.options.table import option_entries
+from reference.compatibility import STATUSES, sections
+from reference.pages import ROOT
 
-SERVED = [one for one in endpoints() if one.line.here != "refused"]
-REFUSED = [one for one in endpoints() if one.line.here == "refused"]
-CONFIGURATION = PAGE.with_name("configuration.md")
+SERVED = [one for one in endpoints() if one.line.here != "absent"]
+REFUSED = [one for one in endpoints() if one.line.here == "absent"]
 DAY = Interval.parse("2024-01-01/2024-01-02")
 
 
@@ -49,8 +51,8 @@ def test_what_is_refused_is_not_served(running: set[tuple[str, str]]) -> None:
 
 def test_lines_say_what_is_here_and_what_to_do_instead() -> None:
     assert {one.method for one in endpoints()} <= METHODS
-    assert [line.place for line in lines() if line.here not in HERE] == []
-    assert [line.place for line in lines() if line.here == "refused" and not line.told] == []
+    assert [line.place for line in lines() if line.here not in STATUSES] == []
+    assert [line.place for line in lines() if line.here == "absent" and not line.told] == []
 
 
 def of_kinds(head: str, section: str) -> dict[str, str]:
@@ -58,14 +60,14 @@ def of_kinds(head: str, section: str) -> dict[str, str]:
     return {
         kind: line.here
         for line in lines()
-        if head in line.cells and line.section == section
-        for kind in line.cells[head].replace("`", "").split(", ")
+        if line.head == head and line.section == section
+        for kind in line.cells[0].replace("`", "").split(", ")
     }
 
 
 def test_every_type_of_a_task_has_a_line() -> None:
-    told = of_kinds("type", "Tasks")
-    assert {kind for kind, here in told.items() if here != "refused"} == set(BATCH_TASK_TYPES)
+    told = of_kinds("type", "Types of tasks")
+    assert {kind for kind, here in told.items() if here != "absent"} == set(BATCH_TASK_TYPES)
     for kind in told.keys() - set(BATCH_TASK_TYPES):
         with pytest.raises(InvalidRequest, match="is not supported here: "):
             parse_batch_task({"type": kind})
@@ -76,7 +78,7 @@ def test_every_action_has_a_line() -> None:
     with pytest.raises(InvalidRequest) as caught:
         action_from_json({"type": "none"})
     known = str(caught.value).partition("use one of ")[2].split(", ")
-    assert {kind for kind, here in told.items() if here != "refused"} == set(known)
+    assert {kind for kind, here in told.items() if here != "absent"} == set(known)
 
 
 def test_every_kind_of_a_shard_spec_has_a_line() -> None:
@@ -128,18 +130,29 @@ def test_every_key_of_tasks_workers_and_supervisors_has_a_line(tmp_path: Path) -
     assert of_kinds("task key", "The status of a supervisor").keys() == task.keys()
 
 
-def test_settings_name_options_that_there_are() -> None:
-    options = set(re.findall(r"^\| `(--[a-z-]+)`", CONFIGURATION.read_text(), re.MULTILINE))
-    settings = PAGE.read_text().partition("## Settings")[2].partition("\n## ")[0]
-    named = set(re.findall(r"`(--[a-z-]+)`", settings))
+def test_settings_name_options_that_exist() -> None:
+    options = {one.flag for one in option_entries()}
+    [settings, _] = [one for one in sections("druid") if one.title == "Settings"]
+    cells = " ".join(cell for one in settings.features for cell in one.cells)
+    named = set(re.findall(r"`(--[a-z-]+)`", cells))
     assert named - options == set()
     assert "--task-queue-size" in named
+
+
+@pytest.mark.parametrize("name", ["druid", "nsq"])
+def test_every_feature_has_a_status_and_a_test(name: str) -> None:
+    for section in sections(name):
+        for one in section.features:
+            place = f"{section.title}: {one.cells[0]}"
+            assert (ROOT / one.test).is_file(), place
+            assert one.status in STATUSES or section.title == "Settings", place
+            assert one.text or one.status != "absent", place
 
 
 def test_every_aggregator_has_a_line() -> None:
     told = of_kinds("kind", "`metricsSpec`")
     known = set(get_args(AggregatorType))
-    assert {kind for kind, here in told.items() if here != "refused"} == known
+    assert {kind for kind, here in told.items() if here != "absent"} == known
     for kind in told.keys() - known:
         with pytest.raises(ValueError, match=f"{kind} is not supported yet"):
             Aggregator.model_validate({"type": kind, "name": "m", "fieldName": "f"})
