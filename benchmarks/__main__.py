@@ -44,6 +44,8 @@ ALL = (
 
 def main(names: list[str]) -> None:
     """Run the named benchmarks, or all, and print one table."""
+    if unknown := sorted(set(names) - set(ALL)):
+        sys.exit(f"unknown benchmark {', '.join(unknown)}: use {', '.join(ALL)}")
     rows = []
     for name in names or ALL:
         print(f"running benchmarks/{name}.py …", file=sys.stderr, flush=True)

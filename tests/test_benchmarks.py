@@ -42,11 +42,18 @@ def test_each_benchmark_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
         "        file.write(f'{os.getpid()}\\n')\n"
         "    return []\n"
     )
-    for name in ("first", "second"):
+    for name in ("broker", "flow"):
         (package / f"{name}.py").write_text(stub)
-    command = [sys.executable, "-m", "benchmarks", "first", "second"]
+    command = [sys.executable, "-m", "benchmarks", "broker", "flow"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
         _, said = process.communicate()
     assert process.returncode == 0, said
     first, second = map(int, pids.read_text().split())
     assert len({process.pid, first, second}) == 3
+
+
+def test_an_unknown_benchmark_is_refused_with_the_known_ones() -> None:
+    command = [sys.executable, "-m", "benchmarks", "mailbox", "nothing"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("unknown benchmark nothing: use mailbox, storage")

@@ -68,3 +68,9 @@ def test_example_specs_are_valid(path: Path) -> None:
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda p: p.name)
 def test_example_flows_are_valid(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["flow", "validate", str(path)]) == 0, capsys.readouterr().err
+
+
+def test_the_list_of_decisions_is_complete() -> None:
+    folder = ROOT / "docs" / "decisions"
+    listed = re.findall(r"\]\((\d{4}-[\w-]+\.md)\)", (folder / "index.md").read_text())
+    assert listed == sorted(path.name for path in folder.glob("[0-9]*.md"))

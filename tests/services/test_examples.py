@@ -15,7 +15,8 @@ from penstock.services.examples import EXAMPLES, example, write_examples
 def test_init_writes_every_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "new" / "examples"
     assert run(["init", str(folder)]) == exit_codes.OK
-    assert {path.name for path in folder.iterdir()} == set(EXAMPLES)
+    written = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert written == set(EXAMPLES)
     for name in EXAMPLES:
         assert (folder / name).read_bytes() == example(name)
 

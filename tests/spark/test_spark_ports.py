@@ -96,6 +96,7 @@ def test_a_classic_session_has_a_secret_for_each_start_that_its_ports_ask_for() 
     environment["JDK_JAVA_OPTIONS"] = os.environ["PENSTOCK_SPARK_JAVA_OPTIONS"]
     # The address of another Spark, which PySpark would refuse together with a master.
     environment["SPARK_REMOTE"] = "sc://localhost:1/;token=hush"
+    environment["SPARK_CONNECT_MODE_ENABLED"] = "1"
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as process:
         assert process.stdin is not None
         assert process.stdout is not None

@@ -11,8 +11,8 @@ from typing import Final
 # Parameters of `mallopt`, from glibc's malloc.h.
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
-# Bodies of requests are smaller; what is larger comes from the kernel each time, as by default
-# everything from 128 KiB on does.
+# Most request bodies are smaller. Larger buffers come from the kernel each time, as all buffers of
+# more than 128 KiB do by default.
 _KEPT_PIECE_BYTES: Final = 1 << 20
 _KEPT_BYTES: Final = 16 << 20
 
@@ -37,12 +37,12 @@ def total_memory_bytes(root: Path = Path("/")) -> int | None:
 
 
 def keep_freed_memory() -> None:
-    """Have this process keep up to 16 MiB of what it frees, for the next buffers.
+    """Have this process keep up to 16 MiB of freed memory for its next buffers.
 
-    By default glibc gives buffers of more than 128 KiB back to the kernel as soon as they are free,
-    and the kernel clears and maps each page again for the next one: for a batch of 300 KB that took
-    half of the broker's time. glibc adapts its limits to what a program frees, so it depended on
-    the order of the first buffers. No effect with another C library.
+    By default glibc returns free buffers of more than 128 KiB to the kernel, which clears and maps
+    each page again for the next buffer. For batches of 300 KB, that took half of the broker's time.
+    It did not happen in every run, because glibc adapts its limits to the first freed buffers.
+    No effect with another C library.
     """
     with contextlib.suppress(AttributeError):
         mallopt = ctypes.CDLL(None).mallopt

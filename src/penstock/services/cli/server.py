@@ -205,7 +205,7 @@ def doctor(data_dir: DataDir = None, as_json: Json = False) -> None:
 def init(
     folder: Annotated[Path, typer.Argument(help="Folder to write to; created if it is missing.")],
 ) -> None:
-    """Write the example specs and flows into a folder."""
+    """Write example specs and flows, and files for operators, into a folder."""
     # Imported here, because no other command needs it.
     from penstock.services.examples import EXAMPLES, write_examples  # noqa: PLC0415 - slow to import, not for every command
 

@@ -1,7 +1,7 @@
-"""Example specs and flows that come with the package, and `penstock init`, which writes them.
+"""Example specs, flows and files for operators in the package; `penstock init` writes them.
 
-The files are the ones that the documentation uses: the supervisor of the tour, and the flow and the
-supervisor of the demo.
+The specs and the flow are the ones that the documentation uses: the supervisor of the tour, and the
+flow and the supervisor of the demo. The files for operators are templates for their own systems.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ EXAMPLES: Final = {
     "clicks-supervisor.json": "index the topic `clicks` into the datasource `clicks` (the tour)",
     "flights-supervisor.json": "index the topic `flights` (the demo)",
     "flights.yaml": "a flow from CSV files to the topic `flights` (the demo)",
+    "operations/alert-rules.yaml": "alert rules for Prometheus",
+    "operations/grafana-dashboard.json": "a dashboard for Grafana, over Prometheus",
+    "operations/penstock.service": "a systemd unit",
+    "operations/Containerfile": "an image for containers",
 }
 
 
@@ -55,6 +59,7 @@ def write_examples(folder: Path) -> list[str]:
                     "rename the file, or choose another folder"
                 )
         for name in missing:
+            (folder / name).parent.mkdir(exist_ok=True)
             _write(folder / name, example(name))
     except OSError as error:
         raise Unavailable(

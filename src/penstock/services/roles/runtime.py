@@ -47,6 +47,7 @@ from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
 from penstock.services.options.table import PenstockOptions
 from penstock.services.options.values import HostPort, masked
 from penstock.services.readiness import Check, Readiness, StartListener
+from penstock.spark.connect.address import SCHEME, ConnectAddress
 from penstock.storage.deletion_hold import clear_expired
 
 _SECRETS: Final = frozenset({"token", "emitter_auth"})
@@ -71,6 +72,8 @@ def options_line(options: PenstockOptions) -> str:
 def _shown(name: str, value: object) -> str:
     if name in _SECRETS:
         return MASK
+    if str(value).startswith(SCHEME):
+        return ConnectAddress.parse(str(value)).masked(MASK)
     text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
     return masked(text, MASK)
 

@@ -17,6 +17,8 @@ from penstock.core.errors import InvalidRequest
 SCHEME: Final = "sc://"
 _PORT: Final = 15002
 _PORT_MAX: Final = 65_535
+# Parameters of Spark's own client that are not secret; others may be headers with a secret.
+_PUBLIC: Final = frozenset({"use_ssl", "user_agent", "user_id"})
 _PLACE: Final = r"sc://(?P<host>\[[0-9A-Fa-f:.]+\]|[\w.-]+)(?::(?P<port>[0-9]{1,5}))?"
 _PARAMETER: Final = r"[\w.-]+=[^\s=;?#/]*"
 _ADDRESS: Final = re.compile(
@@ -63,6 +65,13 @@ class ConnectAddress:
     def endpoint(self) -> str:
         """Return `HOST:PORT`."""
         return f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+    def masked(self, mask: str) -> str:
+        """Return the address with a mask for each value that may be secret."""
+        shown = [
+            f";{one}={value if one in _PUBLIC else mask}" for one, value in self.parameters.items()
+        ]
+        return f"{self}/{''.join(shown)}" if shown else str(self)
 
     def __str__(self) -> str:
         return f"{SCHEME}{self.endpoint}"

@@ -598,8 +598,10 @@ def _classic(options: SparkSessionOptions) -> SparkSession:
     refuse_unloaded_types()
     PROCESS_SESSION_KIND.fix()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # PySpark would refuse the master, with an error that contains this address and its token.
-    os.environ.pop("SPARK_REMOTE", None)
+    # With the address, PySpark would refuse the master, with an error that contains its token; with
+    # the mode, it would start a Connect server instead.
+    for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
+        os.environ.pop(name, None)
     builder = SparkSession.builder.master(options.address).appName(options.app_name)
     conf = {**options.conf, **_GUARDED}
     for key, value in (conf | _driver_conf(options.address)).items():

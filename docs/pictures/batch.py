@@ -1,0 +1,41 @@
+"""A batch task that replaces a day."""
+
+from __future__ import annotations
+
+import itertools
+
+from drawing import Kind, Picture
+
+
+def draw() -> Picture:
+    """Return the picture."""
+    p = Picture(
+        880,
+        230,
+        "A batch task",
+        "A batch task takes its locks, has Spark read and sort the input, writes segments to deep"
+        " storage, and publishes them in one transaction.",
+    )
+    steps: tuple[tuple[str, Kind], ...] = (
+        ("Files, URLs,\nS3, SQL, datasources", "user"),
+        ("1. Locks on the\ntime chunks", "process"),
+        ("2. Spark reads,\nparses, sorts", "data"),
+        ("3. Segments to\ndeep storage", "store"),
+        ("4. One transaction\nmakes them visible", "process"),
+        ("Visible in SQL,\nold one is deleted", "user"),
+    )
+    boxes = [
+        p.box(10 + 145 * number, 50, 132, 60, text, kind, small=True)
+        for number, (text, kind) in enumerate(steps)
+    ]
+    for one, other in itertools.pairwise(boxes):
+        p.arrow(one.side("right"), other.side("left"))
+    p.text(
+        10,
+        150,
+        "Killed before step 4: nothing is visible, and the task runs again from step 1."
+        "\nKilled after it: the task finds its publish and ends."
+        "\nQueries that began before step 4 read the old version to their end.",
+        faint=True,
+    )
+    return p

@@ -1,0 +1,143 @@
+"""The files for operators: a dashboard, alert rules, a systemd unit, a Containerfile."""
+
+from __future__ import annotations
+
+import configparser
+import itertools
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+import yaml
+
+from penstock.services.cli import exit_codes
+from penstock.services.cli.entry import run
+from penstock.services.examples import example
+
+INSTRUCTIONS = {
+    *("FROM", "RUN", "COPY", "USER", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK"),
+    *("ENTRYPOINT", "CMD"),
+}
+DURATION = re.compile(r"\d+[smhd]")
+
+
+def rules() -> Sequence[Mapping[str, object]]:
+    (group,) = yaml.safe_load(example("operations/alert-rules.yaml"))["groups"]
+    found: Sequence[Mapping[str, object]] = group["rules"]
+    return found
+
+
+def is_balanced(expression: str) -> bool:
+    depth = 0
+    for character in re.sub(r'"[^"]*"', "", expression):
+        depth += (character in "([{") - (character in ")]}")
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+def check_command(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Insist that a command of ours exists, with the options that it has here."""
+    assert words[0] == "penstock"
+    names = list(itertools.takewhile(lambda word: word[0] not in "-{", words[1:]))
+    known = 0
+    for count in range(len(names), 0, -1):
+        if run([*names[:count], "--help"]) == exit_codes.OK:
+            known = count
+            break
+    assert known, words
+    shown = capsys.readouterr().out
+    for option in words:
+        if option.startswith("--"):
+            assert option in shown, option
+
+
+def test_every_alert_has_what_prometheus_needs_and_says_what_to_do(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    names = [str(rule["alert"]) for rule in rules()]
+    assert len(set(names)) == len(names) > 10
+    for rule in rules():
+        assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
+        assert is_balanced(str(rule["expr"])), rule
+        assert DURATION.fullmatch(str(rule.get("for", "1m")))
+        labels, annotations = rule["labels"], rule["annotations"]
+        assert isinstance(labels, dict)
+        assert labels["severity"] in {"warning", "critical"}
+        assert isinstance(annotations, dict)
+        assert set(annotations) == {"summary", "description"}
+        for command in re.findall(r"`([^`]+)`", annotations["description"]):
+            check_command(command.split(), capsys)
+
+
+def panels() -> Iterator[dict[str, object]]:
+    yield from json.loads(example("operations/grafana-dashboard.json"))["panels"]
+
+
+def test_the_dashboard_is_one_grid_of_panels_with_queries() -> None:
+    taken: set[tuple[int, int]] = set()
+    ids = [panel["id"] for panel in panels()]
+    assert len(set(ids)) == len(ids) > 20
+    for panel in panels():
+        place = panel["gridPos"]
+        assert isinstance(place, dict)
+        across = range(place["x"], place["x"] + place["w"])
+        cells = set(itertools.product(across, range(place["y"], place["y"] + place["h"])))
+        assert max(across) < 24
+        assert not cells & taken, panel["title"]
+        taken |= cells
+        targets = panel.get("targets", [])
+        assert isinstance(targets, list)
+        assert bool(targets) == (panel["type"] != "row")
+        for target in targets:
+            assert is_balanced(target["expr"]), target
+            assert 'instance=~"$instance"' in target["expr"]
+
+
+def test_the_unit_runs_a_command_that_exists(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string(example("operations/penstock.service").decode())
+    service = unit["Service"]
+    program, *words = shlex.split(service["ExecStart"])
+    check_command([Path(program).name, *words], capsys)
+    assert words[-1] == f"/var/lib/{service['StateDirectory']}"
+    verify = shutil.which("systemd-analyze")
+    if verify is not None:
+        file = tmp_path / "penstock.service"
+        # On this machine nothing is installed in /opt.
+        file.write_text(
+            example("operations/penstock.service").decode().replace(program, "/bin/true")
+        )
+        done = subprocess.run([verify, "verify", file], capture_output=True, text=True, check=False)
+        assert "penstock.service" not in done.stderr, done.stderr
+
+
+def instructions() -> Iterator[tuple[str, str]]:
+    text = example("operations/Containerfile").decode()
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    for line in "\n".join(lines).replace("\\\n", " ").splitlines():
+        if line.strip():
+            name, _, rest = line.partition(" ")
+            yield name, rest.strip()
+
+
+def test_the_image_runs_a_command_that_exists_as_a_user(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = list(instructions())
+    assert {name for name, _ in found} <= INSTRUCTIONS
+    by_name = dict(found)
+    assert by_name["USER"] not in {"root", "0"}
+    words = [*json.loads(by_name["ENTRYPOINT"]), *json.loads(by_name["CMD"])]
+    check_command(words, capsys)
+    listens = {word.rpartition(":")[2] for word in words if word.startswith("0.0.0.0:")}
+    assert listens == set(by_name["EXPOSE"].split())
+    assert by_name["VOLUME"] in words
