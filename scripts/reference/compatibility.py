@@ -20,7 +20,7 @@ STATUSES: Final[Mapping[str, str]] = {
 }
 _TESTS: Final = "https://github.com/penstock/penstock/blob/main/"
 _DRUID: Final = """\
-What users of Apache Druid find in Penstock, feature by feature: tasks, endpoints, fields of specs,
+The features of Apache Druid and what becomes of them in Penstock: tasks, endpoints, fields of specs,
 answers and settings. The column *status* says whether a feature works, and the last column links to
 the test that shows it. [Specs](specs.md) explains the fields, [HTTP API](http-api.md) the endpoints.
 
@@ -29,7 +29,7 @@ name. A field that is absent is refused, unless its value is null, an empty list
 Druid writes; so Penstock accepts a spec as Druid's API returns it.
 """
 _NSQ: Final = """\
-What clients and tools of NSQ 1.3 find at Penstock's broker, feature by feature. The column *status*
+The features of NSQ 1.3 that clients and tools use, and what becomes of them in Penstock. The column *status*
 says whether a feature works, and the last column links to the test that shows it.
 
 Paths, parameters, statuses and error codes are those of NSQ; [errors](errors.md) lists them. The tests
@@ -44,7 +44,7 @@ class Feature:
     Attributes:
         cells: Its first cells: the feature, and the default or the two values.
         status: A key of `STATUSES`; empty for settings, whose cells show both values.
-        text: What differs, or what to do instead.
+        text: The difference, or what to do instead.
         test: Path of the test.
     """
 

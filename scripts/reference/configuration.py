@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from penstock.services.emitter.emitter import EVENTS_WAITING_MAX
+from penstock.services.membership.election import TERM_TTL_MS
+from penstock.services.membership.leases import RENEW_EVERY_S, TTL_MS
+from penstock.services.membership.zookeeper import SESSION_TIMEOUT_S
 from penstock.services.options.table import OptionEntry, option_entries
 from reference.markdown import head, sentence, table
 
@@ -57,7 +61,7 @@ _KINDS: Final[Mapping[str, str]] = {
 def page() -> str:
     """Return docs/reference/configuration.md."""
     text = head("Configuration", "the table of options in the code", _ABOUT)
-    return "\n".join((text, *_groups(), *_values())) + "\n"
+    return "\n".join((text, *_groups(), *_values(), *_fixed())) + "\n"
 
 
 def _groups() -> Iterator[str]:
@@ -81,3 +85,18 @@ def _values() -> Iterator[str]:
     used = {one.kind for one in option_entries()}
     rows = [(kind, _KINDS[kind]) for kind in sorted(used, key=str.lower)]
     yield from table(("value", "how it is written"), rows)
+
+
+def _fixed() -> Iterator[str]:
+    yield from ("", "## Fixed values", "", "No option changes these.")
+    rows = (
+        (
+            "leases of processes",
+            f"renewed every {RENEW_EVERY_S:g} s, expire after {TTL_MS // 1000} s",
+        ),
+        ("term of the overlord that leads", f"expires after {TERM_TTL_MS // 1000} s"),
+        ("restart of a process by `penstock up`", "after 0.2 s, doubled up to 10 s"),
+        ("events that wait in a process", f"{EVENTS_WAITING_MAX:,}, then the oldest are dropped"),
+        ("session with ZooKeeper", f"{SESSION_TIMEOUT_S:g} s"),
+    )
+    yield from table(("what", "value"), rows)

@@ -18,11 +18,19 @@ OpenAPI 3.1 document at `/openapi.json`; a copy is [openapi.json](openapi.json).
 If a token is configured, send `Authorization: Bearer TOKEN` with every request except
 `/status/health`, `/status/ready` and the broker's `/ping`. [Errors](errors.md) lists the codes.
 """
+_HOSTS: Final = """\
+Every server answers only requests whose `Host` is a loopback name or address, the configured address,
+`--broadcast-address`, the address that the client connected to, or one of `--allowed-hosts`. It answers
+others with 403, so that a web page cannot reach it by a name of its own. Requests other than GET, HEAD
+and OPTIONS are answered with 403 if a browser sends them from a page of another server: with another
+`Origin`, or with `Sec-Fetch-Site: cross-site` or `same-site`. Programs send neither.
+"""
 
 
 def page() -> str:
     """Return docs/reference/http-api.md."""
     lines = [head("HTTP API", "the OpenAPI document", _ABOUT), *_servers()]
+    lines += ["", "## Hosts and origins", "", *_HOSTS.splitlines()]
     for group in groups():
         lines += _section(group)
         if group.title == "Topics":

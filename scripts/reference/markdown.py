@@ -16,7 +16,7 @@ def head(title: str, source: str, about: str) -> str:
 
     Args:
         title: The heading.
-        source: What the page is generated from, as a noun phrase.
+        source: The source of the page, as a noun phrase.
         about: Two or three sentences for the reader.
     """
     return (

@@ -41,7 +41,7 @@ class HttpRoute:
     Attributes:
         method: `GET`, `POST`, `PUT` or `DELETE`.
         path: The path, with parameters in braces.
-        about: What it does.
+        about: Its effect, in one sentence.
         parameters: Those of the path, then those of the query.
         body: Description of the body; empty: there is none.
         media_type: Media type of the body.

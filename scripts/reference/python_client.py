@@ -54,7 +54,7 @@ def _section(name: str) -> Iterator[str]:
     found = _parsed(name)
     is_made = inspect.isclass(one) and not _is_error(one) and name not in _NOT_MADE
     if is_made and not dataclasses.is_dataclass(one):
-        yield from fence("python", _signature(name, one))
+        yield from fence("text", _signature(name, one))
     yield from ("", sentence(found.summary))
     if found.details:
         yield from ("", *found.details.splitlines())
@@ -145,9 +145,11 @@ def _signature(name: str, called: Any) -> str:
         for one in signature.parameters.values()
         if one.name not in {"self", "cls"}
     ]
-    word = "async " if inspect.iscoroutinefunction(called) else ""
+    word = "async def " if inspect.iscoroutinefunction(called) else "def "
     shown = _plain(str(signature.replace(parameters=parameters)))
-    return f"{word}{name}{shown.removesuffix(' -> None') if inspect.isclass(called) else shown}"
+    if inspect.isclass(called):
+        return f"{name}{shown.removesuffix(' -> None')}"
+    return f"{word}{name}{shown}: ..."
 
 
 def _plain(text: str) -> str:

@@ -15,11 +15,13 @@ class Group:
         title: Its heading.
         about: Its first paragraph; the first sentence is shown in the table of contents.
         models: Headings of its models, by the names of the models.
+        notes: Name of the fixed text after the models; empty: there is none.
     """
 
     title: str
     about: str
     models: Mapping[str, str]
+    notes: str = ""
 
 
 GROUPS: Final = (
@@ -65,6 +67,7 @@ GROUPS: Final = (
             "ExpressionColumn": "Virtual column `expression`",
             "NestedFieldColumn": "Virtual column `nested-field`",
         },
+        "spec_schema",
     ),
     Group(
         "Filters",
@@ -100,6 +103,7 @@ GROUPS: Final = (
             "CostAutoScalerConfig": "`autoScalerConfig` `costBased`",
             "BoundedStreamConfig": "`boundedStreamConfig`",
         },
+        "spec_streams",
     ),
     Group(
         "Input of batch tasks",
@@ -123,6 +127,7 @@ GROUPS: Final = (
             "MinorInput": "Compaction input `minor`",
             "SegmentDescriptor": "Segments of `minor`",
         },
+        "spec_inputs",
     ),
     Group(
         "Input formats",

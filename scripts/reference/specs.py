@@ -96,6 +96,8 @@ def page() -> str:
         lines += ["", f"## {group.title}", "", group.about]
         for name in group.models:
             lines += section(_MODELS[name])
+        if group.notes:
+            lines += ["", *written(group.notes)]
     return "\n".join((*lines, *_contexts(), *_expressions(), *_limits())) + "\n"
 
 
