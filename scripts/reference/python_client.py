@@ -24,6 +24,7 @@ _INTERNAL: Final = frozenset(
 )
 # A program gets messages, and makes none.
 _NOT_MADE: Final = frozenset({"Message"})
+_LINE_MAX: Final = 100
 _MODULES: Final = re.compile(r"\b(?:penstock|asyncio|collections|ssl|typing)(?:\.[a-z_]\w*)*\.")
 
 
@@ -140,16 +141,24 @@ def _raises(found: Docstring) -> Iterator[str]:
 
 def _signature(name: str, called: Any) -> str:
     signature = inspect.signature(called)
-    parameters = [
-        one.replace(annotation=inspect.Parameter.empty) if one.name == "self" else one
-        for one in signature.parameters.values()
-        if one.name not in {"self", "cls"}
-    ]
-    word = "async def " if inspect.iscoroutinefunction(called) else "def "
+    parameters = [one for one in signature.parameters.values() if one.name not in {"self", "cls"}]
     shown = _plain(str(signature.replace(parameters=parameters)))
     if inspect.isclass(called):
-        return f"{name}{shown.removesuffix(' -> None')}"
-    return f"{word}{name}{shown}: ..."
+        return _wrapped(f"{name}{shown.removesuffix(' -> None')}")
+    word = "async def" if inspect.iscoroutinefunction(called) else "def"
+    return _wrapped(f"{word} {name}{shown}: ...")
+
+
+def _wrapped(signature: str) -> str:
+    """Return a signature in lines of at most 100 characters, as ruff formats it."""
+    if len(signature) <= _LINE_MAX:
+        return signature
+    begin, _, rest = signature.partition("(")
+    inner, _, end = rest.rpartition(")")
+    if len(inner) + 4 <= _LINE_MAX:
+        return f"{begin}(\n    {inner}\n){end}"
+    lines = "".join(f"    {one},\n" for one in re.split(r", (?![^\[(]*[\])])", inner))
+    return f"{begin}(\n{lines}){end}"
 
 
 def _plain(text: str) -> str:
