@@ -56,10 +56,14 @@ _CODES: Final[Mapping[str, str]] = {
     " repository refuses commits. The log has the cause. Start the role again.",
     "INTERRUPTED": "Ctrl-C interrupted the command.",
 }
-# Errors that every command may end with need no line of their own.
 _COMMON: Final = (
-    "Exit codes of all commands: 0, 2 for an invalid command line, 130 after Ctrl-C. Commands that"
-    " talk to a server: also 1 if it cannot do what is asked, and 3 if none answers."
+    "Each command lists its own codes. With `--wait`, and `penstock task wait`, code 1 also means that"
+    " the task failed. Ctrl-C ends every command with 130."
+)
+# Commands that talk to no running server.
+_WITHOUT_SERVER: Final = frozenset(
+    {"up", "server", "doctor", "demo", "init", "backup", "restore", "cron", "import nsq"}
+    | {"import nifi-swap", "flow validate", "processor list", "processor show", "processor new"}
 )
 _SERVER_FIELDS: Final = frozenset(one.field_name for one in option_entries())
 
@@ -114,8 +118,9 @@ def _exit_codes() -> Iterator[str]:
 
 
 def _common_options() -> Iterator[str]:
-    yield "These may be anywhere in a command."
-    yield from table(("option", "default", "meaning"), map(_option, get_command(app).params))
+    yield "These may be anywhere in a command. `penstock --version` prints the version."
+    own = [one for one in get_command(app).params if one.name != "version"]
+    yield from table(("option", "default", "meaning"), map(_option, own))
 
 
 def _section(command: Command, level: int) -> Iterator[str]:
@@ -128,16 +133,29 @@ def _section(command: Command, level: int) -> Iterator[str]:
     own = [one for one in own if one not in server]
     yield from fence("text", _usage(command.words, own, more=bool(server)))
     arguments = [one for one in own if one.param_type_name == "argument"]
-    yield from table(
-        ("argument", "meaning"),
-        [(f"`{_value(one)}`", sentence(one.help or "")) for one in arguments],
-    )
+    rows = [(f"`{_value(one)}`", _argument(one.help or "")) for one in arguments]
+    yield from table(("argument", "meaning"), rows)
     options = [one for one in own if one.param_type_name == "option"]
     yield from table(("option", "default", "meaning"), map(_option, options))
     if server:
         yield from ("", "It also takes all [options of a server](configuration.md).")
-    yield from ("", "Example:")
+    yield from ("", f"Exit codes: {', '.join(map(str, exit_codes_of(command)))}.", "", "Example:")
     yield from fence("sh", EXAMPLES[command.words])
+
+
+def exit_codes_of(command: Command) -> list[int]:
+    """Return the exit codes of a command, without that of Ctrl-C."""
+    codes = [exit_codes.OK, exit_codes.FAILED, exit_codes.USAGE]
+    if command.words not in _WITHOUT_SERVER:
+        codes.append(exit_codes.NOT_REACHABLE)
+    if command.words == "server":
+        codes.append(exit_codes.RESTART_REQUESTED)
+    return codes
+
+
+def _argument(text: str) -> str:
+    about, _, default = text.partition(" [default: ")
+    return sentence(about) + (f" Default: {default.removesuffix(']')}." if default else "")
 
 
 def _takes_all(parameters: Sequence[Any]) -> bool:
