@@ -57,8 +57,8 @@ def _row(name: str, metric: MetricRow) -> tuple[str, ...]:
 def _unit(name: str) -> str:
     units = {"bytes": "bytes", "seconds": "seconds", "ms": "milliseconds"}
     words = name.removesuffix("_total").split("_")
-    if "over" in words:
-        return "count"
+    if "over" in words or name.startswith(_EMITTED):
+        return "count" if "over" in words else "that of the event"
     return next((units[word] for word in reversed(words) if word in units), "count")
 
 
@@ -76,6 +76,8 @@ def differences(text: str) -> Iterator[str]:
     for name, labels in re.findall(r"^(\w+)\{([^}]*)\}", text, re.MULTILINE):
         base = re.sub(r"_(?:bucket|sum|count)$", "", name) if name not in kinds else name
         known = metrics().get(base)
+        if base.startswith((_EMITTED, "penstock_alerts_total")):
+            continue  # each has the labels of its event
         shown = set(re.findall(r'(\w+)="', labels)) - {"le"}
         if known is not None and shown != set(known.labels):
             yield f"{base} has labels {sorted(shown)}, on the page {sorted(known.labels)}"
