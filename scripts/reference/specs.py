@@ -9,7 +9,7 @@ import inspect
 import json
 import re
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Final, Literal, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BeforeValidator
@@ -36,7 +36,7 @@ from penstock.indexing.specs.model import SpecModel
 from penstock.indexing.specs.retention_rules import RuleList
 from penstock.indexing.specs.supervisor import SupervisorSpec
 from reference.markdown import fence, head, sentence, slug, table, written
-from reference.spec_groups import CONTEXT, EXAMPLES, GROUPS, TITLES
+from reference.spec_groups import CONTEXT, EXAMPLES, GROUPS, TITLES, Group
 from reference.spec_meanings import IGNORED, MEANINGS, OURS
 
 ROOTS: Final[tuple[type[SpecModel], ...]] = (
@@ -60,6 +60,15 @@ place.
 A field marked with * exists only in Penstock; all others have the names and meanings of Druid.
 [Druid compatibility](druid-compatibility.md) lists the differences.
 """
+# Of more alternatives the type names the part of the page.
+_LISTED_MAX: Final = 3
+_NOUNS: Final = {
+    "Filters": "filter",
+    "Input of batch tasks": "input source",
+    "Input formats": "input format",
+    "Tuning of batch tasks": "partitionsSpec",
+    "Retention rules": "rule",
+}
 _PLAIN: Final = {
     str: "text",
     int: "whole number",
@@ -223,6 +232,9 @@ def _type_of(annotation: object) -> str:
     if origin is Literal:
         return ", ".join(f"`{one}`" for one in arguments if one != "")
     if origin in {Union, types.UnionType}:
+        group = _group_of(arguments)
+        if group is not None:
+            return f"[{_NOUNS[group.title]}](#{slug(group.title)})"
         texts = dict.fromkeys(_type_of(one) for one in arguments if one is not type(None))
         return " or ".join(one for one in texts if one)
     if origin is tuple:
@@ -233,6 +245,17 @@ def _type_of(annotation: object) -> str:
         title = TITLES[annotation.__name__]
         return f"[{title.replace('`', '')}](#{slug(title)})"
     return _PLAIN.get(annotation, "any") if isinstance(annotation, type) else "any"
+
+
+def _group_of(arguments: Sequence[object]) -> Group | None:
+    """Return the part of the page with all of the models, if they are many."""
+    names = (
+        {one.__name__ for found in arguments for one in _models_in(found)}
+        if all(any(_models_in(one)) or one is type(None) for one in arguments)
+        else set()
+    )
+    groups = [group for group in GROUPS if names & group.models.keys()]
+    return groups[0] if len(names) > _LISTED_MAX and len(groups) == 1 else None
 
 
 def _checked(metadata: object) -> str | None:
