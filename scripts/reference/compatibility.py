@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Final
 
 from reference.markdown import data, head, slug, table
@@ -18,6 +19,7 @@ STATUSES: Final[Mapping[str, str]] = {
     "absent": "Does not exist or is refused; the text says what to do instead.",
     "added": "Exists only in Penstock.",
 }
+_METHODS: Final = frozenset({"GET", "POST", "PUT", "DELETE"})
 _TESTS: Final = "https://github.com/penstock/penstock/blob/main/"
 _DRUID: Final = """\
 The features of Apache Druid and what becomes of them in Penstock: tasks, endpoints, fields of specs,
@@ -131,7 +133,7 @@ def _table(section: Section) -> Iterator[str]:
             *_shown(section, one),
             *([one.status] if one.status else []),
             one.text,
-            f"[test]({_TESTS}{one.test})",
+            f"[{Path(one.test).stem}]({_TESTS}{one.test})",
         ]
         for one in section.features
     ]
@@ -140,8 +142,8 @@ def _table(section: Section) -> Iterator[str]:
 
 def _shown(section: Section, feature: Feature) -> Sequence[str]:
     """Return the first cells; of an endpoint its method and its whole path."""
-    if section.head != "endpoint" or "`" in feature.cells[0]:
-        return feature.cells
     method, _, path = feature.cells[0].partition(" ")
+    if section.head != "endpoint" or method not in _METHODS or "`" in path:
+        return feature.cells
     prefix = re.search(r"`(/[^`]*)`$", section.title)
     return [f"`{method} {prefix[1] if prefix else ''}{path}`"]
