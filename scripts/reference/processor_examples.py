@@ -180,7 +180,7 @@ processors:
   Read: {type: GetFile, properties: {folder: /data/in}}
   Publish:
     type: PublishTopic
-    properties: {topic: clicks, message: line, key: '${user}'}
+    properties: {topic: clicks, message: line, key: '${filename}'}
     retry: {failure: 5}
     auto_terminated: [success, failure]
 connections:
@@ -204,7 +204,7 @@ processors:
   Consume: {type: ConsumeTopic, properties: {topic: clicks, channel: files}}
   Write:
     type: PutFile
-    properties: {folder: '/data/${topic}', conflict: replace}
+    properties: {folder: '/data/${topic.name}', conflict: replace}
     auto_terminated: [success, failure]
 connections:
   - {from: Consume.success, to: Write}
