@@ -36,8 +36,13 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 
 
 def cell(text: str) -> str:
-    """Return a text as the cell of a table: in one line, with its bars escaped."""
-    return " ".join(text.replace("|", "\\|").split())
+    """Return a text as the cell of a table: in one line, with its bars escaped.
+
+    Code with a bar is not marked as code: code hosts need the bar escaped there, and MkDocs would
+    show the backslash.
+    """
+    plain = re.sub(r"`([^`]*\|[^`]*)`", r"\1", " ".join(text.split()))
+    return plain.replace("|", "\\|")
 
 
 def fence(language: str, text: str) -> Iterator[str]:

@@ -84,7 +84,14 @@ def _fields(one: Any, found: Docstring) -> Iterator[str]:
         else:
             shown = f"`{_value(default)}`"
         text = texts.get(field.name, _OTHER_FIELDS.get(field.name, ""))
-        rows.append((f"`{field.name}`", f"`{_plain(str(field.type))}`", shown, sentence(text)))
+        rows.append(
+            (
+                f"`{field.name}`",
+                f"`{_plain(str(field.type)).replace(' | ', ' or ')}`",
+                shown,
+                sentence(text),
+            )
+        )
     yield from table(("field", "type", "default", "meaning"), rows)
     yield from _raises(found)
 
