@@ -12,7 +12,8 @@ from reference.markdown import head, sentence, table
 from reference.openapi import HttpRoute, RouteGroup, RouteParameter, groups, servers
 
 _ABOUT: Final = """\
-Every HTTP route, with its parameters, body, answer and errors. The router serves the same as an
+Every HTTP route, with its parameters, body, answer and errors. An answer that is not described is JSON.
+[Parameters](#parameters) explains the parameters. The router serves the same as an
 OpenAPI 3.1 document at `/openapi.json`; a copy is [openapi.json](openapi.json).
 
 If a token is configured, send `Authorization: Bearer TOKEN` with every request except
@@ -46,32 +47,26 @@ def _servers() -> Iterator[str]:
 def _section(group: RouteGroup) -> Iterator[str]:
     yield from ("", f"## {group.title}", "")
     yield f"Server: {servers()[group.server]['name']}." + (f" {group.about}" if group.about else "")
-    heads = ("request", "meaning", "parameters", "body", "answer", "errors")
-    rows = [_row(one) for one in group.routes]
-    used = [number for number, _ in enumerate(heads) if any(row[number] for row in rows)]
-    yield from table(
-        [heads[number] for number in used], ([row[number] for number in used] for row in rows)
-    )
+    for route in group.routes:
+        yield from ("", f"**`{route.method} {route.path}`** {sentence(route.about)}")
+        details = [f"- {name}: {text}" for name, text in _details(route) if text]
+        yield from ("", *details) if details else ()
 
 
-def _row(route: HttpRoute) -> tuple[str, ...]:
+def _details(route: HttpRoute) -> Iterator[tuple[str, str]]:
     shown = [
         f"`{one.name}`" + (" (required)" if one.required else "")
         for one in route.parameters
         if not one.in_path
     ]
+    yield "parameters", ", ".join(shown)
+    yield "body", sentence(route.body)
+    yield "answer", "" if route.answer == "JSON." else sentence(route.answer)
     errors = [
         " ".join((str(status), ", ".join(f"`{code}`" for code in codes))).strip()
         for status, codes in route.errors.items()
     ]
-    return (
-        f"`{route.method} {route.path}`",
-        sentence(route.about),
-        ", ".join(shown),
-        sentence(route.body),
-        "" if route.answer == "JSON." else sentence(route.answer),
-        "; ".join(errors),
-    )
+    yield "errors", "; ".join(errors)
 
 
 def _topic_options() -> Iterator[str]:

@@ -20,8 +20,8 @@ def head(title: str, source: str, about: str) -> str:
         about: Two or three sentences for the reader.
     """
     return (
-        f"<!-- Generated from {source} by `make reference`: do not edit. -->\n\n"
-        f"# {title}\n\n{about.strip()}"
+        f"# {title}\n\n"
+        f"<!-- Generated from {source} by `make reference`: do not edit. -->\n\n{about.strip()}"
     )
 
 
