@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from penstock.core import avro_bounds, orc_bounds, parquet_bounds
 from penstock.core.errors import PenstockError
 from penstock.flow.processors.records.formats.protocols import ReadingOptions
 from penstock.flow.processors.records.formats.protocols import RecordSource as Content
@@ -31,6 +32,18 @@ LINE_BYTES_MAX = 8 << 20
 # The product's, for what is large by the number of keys.
 LONG_LINE_BYTES_MAX = SparkBatchOptions().line_bytes_max
 CPU_S = 40
+# Of files of columns; see `bombs.SMALLER`.
+COLUMN_LIMITS = (
+    (avro_bounds, "BATCH_BYTES"),
+    (parquet_bounds, "BATCH_BYTES_MAX"),
+    (parquet_bounds, "VALUE_BYTES_MAX"),
+    (parquet_bounds, "PAGES_BYTES_MAX"),
+    (parquet_bounds, "_READ_BYTES_MAX"),
+    (parquet_bounds, "_EVEN_BYTES"),
+    (parquet_bounds, "_DICTIONARY_BYTES_MAX"),
+    (orc_bounds, "STRIPE_BYTES_MAX"),
+    (orc_bounds, "VALUE_BYTES_MAX"),
+)
 
 
 def serve() -> None:
@@ -123,4 +136,6 @@ def flow(
 
 
 if __name__ == "__main__":
+    for module, limit_name in COLUMN_LIMITS:
+        setattr(module, limit_name, getattr(module, limit_name) // int(sys.argv[1]))
     serve()

@@ -38,6 +38,11 @@ if TYPE_CHECKING:
 TAGS: dict[str, JsonValue] = {"name": "tags", "multiValueHandling": "SORTED_SET"}
 ORDERED: dict[str, JsonValue] = {"name": "tags", "multiValueHandling": "SORTED_ARRAY"}
 BOTH = pytest.mark.parametrize("tags", [TAGS, ORDERED], ids=["sorted_set", "sorted_array"])
+# Each value of one with each value of another.
+PAIRS = pytest.mark.parametrize(
+    ("tags", "is_computed", "rollup"),
+    [(TAGS, False, False), (TAGS, True, True), (ORDERED, False, True), (ORDERED, True, False)],
+)
 # What is sent, and what is kept of it as a set.
 SENT: list[tuple[JsonValue, str | None]] = [
     (["b", "a", "b"], '["a","b"]'),
@@ -148,9 +153,7 @@ def test_sets_are_the_values_and_stay_sets(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("is_computed", [False, True])
-@pytest.mark.parametrize("rollup", [False, True])
-@BOTH
+@PAIRS
 def test_a_batch_keeps_lists_in_order(
     sessions: SparkSessions,
     tmp_path: Path,
@@ -216,9 +219,7 @@ def test_lists_of_other_formats_become_sets(sessions: SparkSessions, tmp_path: P
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("is_computed", [False, True])
-@pytest.mark.parametrize("rollup", [False, True])
-@BOTH
+@PAIRS
 def test_a_stream_keeps_lists_in_order(
     engine: SparkEngine,
     make_topic: MakeTopic,

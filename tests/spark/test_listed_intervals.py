@@ -63,18 +63,20 @@ def test_starts_are_those_of_the_granularity(ends: list[int], times: list[int]) 
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("rollup", [False, True])
-@pytest.mark.parametrize("is_computed", [False, True])
 @pytest.mark.parametrize(
-    "partitioning",
+    ("partitioning", "is_computed", "rollup"),
     [
-        None,
-        Partitioning("dynamic", rows_max=7),
-        Partitioning("hashed", shards=2, dimensions=("place",)),
-        Partitioning("hashed", rows_target=20),
-        Partitioning("range", rows_target=20, dimensions=("place",)),
+        (None, False, True),
+        (None, True, False),
+        (Partitioning("dynamic", rows_max=7), False, False),
+        (Partitioning("dynamic", rows_max=7), True, True),
+        (Partitioning("hashed", shards=2, dimensions=("place",)), False, True),
+        (Partitioning("hashed", shards=2, dimensions=("place",)), True, False),
+        (Partitioning("hashed", rows_target=20), False, False),
+        (Partitioning("hashed", rows_target=20), True, True),
+        (Partitioning("range", rows_target=20, dimensions=("place",)), False, False),
+        (Partitioning("range", rows_target=20, dimensions=("place",)), True, True),
     ],
-    ids=["one", "dynamic", "shards", "hashed", "range"],
 )
 def test_rows_go_into_the_listed_chunks(
     engine: SparkBatchEngine,

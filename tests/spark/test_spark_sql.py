@@ -491,11 +491,11 @@ def test_what_was_cancelled_gives_its_cores_back(sessions: SparkSessions, statem
     try:
         with ThreadPoolExecutor(2) as pool:
             # Each a little later, so that planning is cut in many places.
-            for turn in range(8):
+            for turn in range(5):
                 queries = [SqlQuery(statement, query_id=name) for name in ("one", "other")]
                 runs = [pool.submit(service.query, query) for query in queries]
                 assert all(tables.asked.acquire(timeout=60) for _ in runs)
-                for _ in range(2 * turn):
+                for _ in range(4 * turn):
                     assert sessions.get().range(1).schema  # needs no core
                 for query, run in zip(queries, runs, strict=True):
                     assert service.cancel(query.query_id)

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 SECRET = "canary-of-the-environment"  # `conftest` gives it to Spark
-SEEDS = range(7_000_000, 7_000_400)
-SEEDS_OF_PLANS = range(8_000_000, 8_000_200)
-SEEDS_ELSEWHERE = range(9_000_000, 9_000_025)
+SEEDS = range(7_000_000, 7_000_200)
+SEEDS_OF_PLANS = range(8_000_000, 8_000_100)
+SEEDS_ELSEWHERE = range(9_000_000, 9_000_015)
 
 
 @pytest.fixture(scope="module")
