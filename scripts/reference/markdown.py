@@ -53,10 +53,11 @@ def fence(language: str, text: str) -> Iterator[str]:
 def sentence(text: str) -> str:
     """Return a text with a capital letter and a full stop; code at its beginning stays as it is."""
     text = text.strip()
-    if text and not text.endswith((".", "!", "?", ":")):
+    if text and not text.endswith((".", "!", "?", ":", "…")):
         text += "."
-    # A word such as `iOS` or a value such as `http` stays as it is.
-    return text if text.startswith(("http", "`")) else text[:1].upper() + text[1:]
+    # Names of programs and values stay as they are.
+    is_name = text.startswith(("http", "nsq", "iso", "`"))
+    return text if is_name else text[:1].upper() + text[1:]
 
 
 def slug(title: str) -> str:
