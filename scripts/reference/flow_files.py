@@ -11,7 +11,7 @@ from typing import Annotated, Final, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from penstock.flow.graph.model import (
+from penstock.flow.graph.flow_model import (
     Connection,
     Flow,
     FlowModel,

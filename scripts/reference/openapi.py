@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 import penstock
 from penstock.core.clock import SystemClock
 from penstock.services.api.endpoints import Endpoint
-from penstock.services.api.flow.routes import FlowRoutes
+from penstock.services.api.flow.flow_routes import FlowRoutes
 from reference.markdown import data
 
 _JSON: Final = "application/json"

@@ -17,9 +17,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from penstock.indexing.overlord.runner.worker_config import WorkerConfig
+from penstock.indexing.specs.batch.batch_task_specs import KillSpec, NoopSpec
 from penstock.indexing.specs.batch.compact import CompactSpec
 from penstock.indexing.specs.batch.index_parallel import IndexParallelSpec
-from penstock.indexing.specs.batch.kinds import KillSpec, NoopSpec
 from penstock.indexing.specs.batch.sql_ingest import SqlIngestSpec
 from penstock.indexing.specs.compaction import (
     ClusterCompaction,
@@ -32,9 +32,9 @@ from penstock.indexing.specs.druid_expressions.functions import (
     TEMPLATES,
     TIME_FUNCTIONS,
 )
-from penstock.indexing.specs.model import SpecModel
 from penstock.indexing.specs.retention_rules import RuleList
-from penstock.indexing.specs.supervisor import SupervisorSpec
+from penstock.indexing.specs.spec_base import SpecModel
+from penstock.indexing.specs.supervisor_spec import SupervisorSpec
 from reference.markdown import fence, head, sentence, slug, table, written
 from reference.spec_groups import CONTEXT, EXAMPLES, GROUPS, TITLES, Group
 from reference.spec_meanings import IGNORED, MEANINGS, OURS

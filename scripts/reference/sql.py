@@ -8,9 +8,9 @@ from typing import Final
 
 from penstock.core import sql_sizes, sql_text, sql_values
 from penstock.services.api.sql_results import CONTENT_TYPES
-from penstock.spark.columns import _DIMENSION_TYPES, _METRIC_TYPES
-from penstock.spark.sql.dialect import _NO_FUNCTION, _SYSTEM_TABLES, FUNCTIONS
+from penstock.spark.schema_columns import _DIMENSION_TYPES, _METRIC_TYPES
 from penstock.spark.sql.service import SqlOptions
+from penstock.spark.sql.sql_dialect import _NO_FUNCTION, _SYSTEM_TABLES, FUNCTIONS
 from reference.markdown import head, sentence, table, written
 
 _ABOUT: Final = """\

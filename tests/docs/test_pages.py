@@ -10,7 +10,7 @@ import pytest
 from markdown_kit import PAGES, ROOT, Fence, all_fences, anchors, links
 
 from penstock.indexing.specs import parse_supervisor, parse_supervisor_spec
-from penstock.indexing.specs.batch.kinds import BATCH_TASK_TYPES, parse_batch_task
+from penstock.indexing.specs.batch.batch_task_specs import BATCH_TASK_TYPES, parse_batch_task
 from penstock.services.cli.entry import run
 
 EXAMPLES = ROOT / "src" / "penstock" / "services" / "examples"

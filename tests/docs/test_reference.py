@@ -9,7 +9,7 @@ import pytest
 from penstock.flow.graph.declarations import ClassTypes
 from penstock.flow.graph.validation import validate
 from penstock.flow.graph.yaml_reader import read_flow
-from penstock.flow.processor.registry import ProcessorRegistry
+from penstock.flow.processor.processor_registry import ProcessorRegistry
 from penstock.services.cli.entry import with_common_options_first
 from penstock.services.processors import PROCESSORS
 from penstock.testing.flow import ProcessorRunner

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.flow.graph.declarations import ClassTypes
-from penstock.flow.graph.model import Component, Flow, FlowModel
+from penstock.flow.graph.flow_model import Component, Flow, FlowModel
 from penstock.flow.graph.validation import validate
 from penstock.flow.graph.yaml_reader import read_flow
 from penstock.flow.processors.files.get_files import FetchFile, ListFiles

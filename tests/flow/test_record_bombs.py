@@ -12,8 +12,8 @@ import bombs_kit as bombs
 import pyarrow as pa
 import pytest
 
+from penstock.flow.processors.records.formats.format_protocols import BadRecords
 from penstock.flow.processors.records.formats.json_lines import bounded
-from penstock.flow.processors.records.formats.protocols import BadRecords
 
 
 @pytest.fixture(scope="module")

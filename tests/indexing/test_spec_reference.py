@@ -7,9 +7,9 @@ import json
 import pytest
 
 from penstock.indexing.specs import parse_supervisor
-from penstock.indexing.specs.batch.kinds import parse_batch_task
-from penstock.indexing.specs.model import SpecModel
+from penstock.indexing.specs.batch.batch_task_specs import parse_batch_task
 from penstock.indexing.specs.retention_rules import parse_rules
+from penstock.indexing.specs.spec_base import SpecModel
 from penstock.indexing.specs.task_context import _FLAGS, _NUMBERS
 from reference.spec_groups import CONTEXT, EXAMPLES, TITLES
 from reference.spec_meanings import IGNORED, MEANINGS, OURS

@@ -16,14 +16,14 @@ import pyarrow as pa
 
 from penstock.core import avro_bounds, orc_bounds, parquet_bounds
 from penstock.core.errors import PenstockError
-from penstock.flow.processors.records.formats.protocols import ReadingOptions
-from penstock.flow.processors.records.formats.protocols import RecordSource as Content
+from penstock.flow.processors.records.formats.format_protocols import ReadingOptions
+from penstock.flow.processors.records.formats.format_protocols import RecordSource as Content
 from penstock.flow.processors.records.formats.record_formats import RecordFormat, read_records
 from penstock.spark.batch.input.delimited import header_of
-from penstock.spark.batch.input.discovery import inspect_pieces
+from penstock.spark.batch.input.dimension_discovery import inspect_pieces
+from penstock.spark.batch.input.file_splits import InputFile, Source, Split
 from penstock.spark.batch.input.input_work import InputWork, reports_of
 from penstock.spark.batch.input.open_files import codec_of
-from penstock.spark.batch.input.splits import InputFile, Source, Split
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.topic.row_shape import FieldType, RowShape, TimeField
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from penstock.core.clock import SystemClock
 from penstock.services.host.host_plan import spark_cache_folder
-from penstock.services.options.values import java_options
-from penstock.spark.connect.server import SparkServer, SparkServerOptions
+from penstock.services.options.option_values import java_options
+from penstock.spark.connect.spark_server import SparkServer, SparkServerOptions
 
 
 def server_options(folder: Path, memory: str = "1g") -> SparkServerOptions:

@@ -23,7 +23,7 @@ from penstock.services.api.router import RouterParts, RouterRoutes, TableRoutes
 from penstock.services.api.sql import SqlPort, SqlRoutes
 from penstock.services.api.worker import WorkerPort, WorkerRoutes
 from penstock.services.membership.leases import LeaseDirectory
-from penstock.services.options.values import HostPort
+from penstock.services.options.option_values import HostPort
 from penstock.services.roles.router import routes_of
 from penstock.spark.tables import TableSource
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.flow.processor.documentation import describe
-from penstock.flow.processor.registry import ProcessorRegistry
+from penstock.flow.processor.processor_registry import ProcessorRegistry
 from penstock.flow.processors.builtin import BUILTIN
 from penstock.services.cli import exit_codes
 from penstock.services.cli.entry import run

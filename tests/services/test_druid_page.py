@@ -15,11 +15,11 @@ from routes_kit import running_routes
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Interval
 from penstock.indexing.actions import action_from_json
-from penstock.indexing.lockbox.model import LockGranularity, LockType, TaskLock
+from penstock.indexing.lockbox.task_locks import LockGranularity, LockType, TaskLock
 from penstock.indexing.specs.aggregators import Aggregator, AggregatorType
-from penstock.indexing.specs.batch.kinds import BATCH_TASK_TYPES, parse_batch_task
+from penstock.indexing.specs.batch.batch_task_specs import BATCH_TASK_TYPES, parse_batch_task
 from penstock.indexing.worker.peon_task import IngestionReport, IngestionState
-from penstock.segments.model import Segment
+from penstock.segments.segment import Segment
 from penstock.segments.shard_spec import ShardKind
 from penstock.services.api.indexer.request_parts import PREFIX
 from penstock.services.api.indexer.task_json import lock_to_json

@@ -17,9 +17,9 @@ from spark_server_kit import start_server
 from penstock.indexing.engine import TopicRange
 from penstock.services.api.router import TableRoutes
 from penstock.spark import register
-from penstock.spark.connect.server import SparkServer
-from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
-from penstock.spark.engine import SparkEngine
+from penstock.spark.connect.spark_server import SparkServer
+from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
+from penstock.spark.spark_engine import SparkEngine
 from penstock.storage.queue.disk_queue import DiskQueue
 
 if TYPE_CHECKING:

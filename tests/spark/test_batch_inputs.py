@@ -16,7 +16,7 @@ from table_kit import GivenTables
 
 from penstock.core.errors import PenstockError
 from penstock.core.intervals import Interval
-from penstock.indexing.batch.engine import (
+from penstock.indexing.batch.batch_engine import (
     BatchInput,
     BatchRequest,
     BatchResult,
@@ -26,14 +26,14 @@ from penstock.indexing.batch.engine import (
     SqlInput,
 )
 from penstock.indexing.batch.job import sql_job
-from penstock.indexing.batch.sql.statement import parse_ingest
+from penstock.indexing.batch.sql.ingest_statement import parse_ingest
 from penstock.indexing.engine import EngineFailure
 from penstock.indexing.specs import parse_data_schema
 from penstock.indexing.specs.input_formats import JsonFormat
 from penstock.indexing.specs.inputs import InputSource
-from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.input.http_files import fetch
-from penstock.spark.connect.session import SparkSessions
+from penstock.spark.batch.spark_batch_engine import SparkBatchEngine
+from penstock.spark.connect.spark_sessions import SparkSessions
 from penstock.spark.tables import TableFile, Tables
 
 pytestmark = pytest.mark.spark

@@ -12,9 +12,9 @@ from s3_server_kit import s3_bucket
 from spark_batch_kit import PARTS, external, lines, local, orphans, request
 
 from penstock.segments.deep_storage import DeepStore
-from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.options import SparkBatchOptions
-from penstock.spark.connect.session import SparkSessions
+from penstock.spark.batch.spark_batch_engine import SparkBatchEngine
+from penstock.spark.connect.spark_sessions import SparkSessions
 
 if TYPE_CHECKING:
     import s3fs

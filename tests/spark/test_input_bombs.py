@@ -23,8 +23,8 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.out_of_memory import is_out_of_memory
 from penstock.core.parquet_bounds import check_rows, runs_of_groups
 from penstock.spark.batch.input.columnar import groups_of, read_columns
-from penstock.spark.batch.input.discovery import found_one_by_one
-from penstock.spark.batch.input.splits import InputFile, Source, Split
+from penstock.spark.batch.input.dimension_discovery import found_one_by_one
+from penstock.spark.batch.input.file_splits import InputFile, Source, Split
 from penstock.spark.topic import coerce, parse
 from penstock.spark.topic.row_shape import FieldType, RowShape, TimeField
 

@@ -23,16 +23,16 @@ from test_spark_lost import request as persist_request
 
 from conftest import MakeTopic
 from penstock.core.clock import SystemClock
-from penstock.indexing.batch.engine import BatchRequest, CombinedInput
+from penstock.indexing.batch.batch_engine import BatchRequest, CombinedInput
 from penstock.indexing.engine import EngineUnavailable
 from penstock.segments.deep_storage import DeepStore
-from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.options import SparkBatchOptions
+from penstock.spark.batch.spark_batch_engine import SparkBatchEngine
 from penstock.spark.connect.running_calls import RunningCall
-from penstock.spark.connect.server import SparkServer, SparkServerOptions
-from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
+from penstock.spark.connect.spark_server import SparkServer, SparkServerOptions
+from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
 from penstock.spark.connect.unstoppable_work import stuck_reason
-from penstock.spark.engine import SparkEngine
+from penstock.spark.spark_engine import SparkEngine
 
 # Spark is started three times and used cold twice: minutes on a machine that is busy.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]

@@ -29,8 +29,8 @@ from penstock.services.api.sql import PATH, SqlRoutes
 from penstock.services.host.process import listen
 from penstock.services.http_server import HttpServer, api_error
 from penstock.services.metrics_text import metrics_text
-from penstock.services.options.values import HostPort
-from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
+from penstock.services.options.option_values import HostPort
+from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
 from penstock.spark.sql import fetcher
 from penstock.spark.sql.answer_files import AnswerFolder, SpilledRows, SpillTarget
 from penstock.spark.sql.fetcher import ROWS_AT_ONCE

@@ -19,10 +19,10 @@ from spark_batch_kit import external, inline, request, rows_of
 from stream_kit import persist_request
 
 from penstock.core.intervals import ETERNITY
-from penstock.indexing.batch.engine import Partitioning
+from penstock.indexing.batch.batch_engine import Partitioning
 from penstock.indexing.engine import MergeRequest
 from penstock.indexing.specs import SpecError, parse_data_schema
-from penstock.spark.batch.engine import SparkBatchEngine, SparkBatchOptions
+from penstock.spark.batch.spark_batch_engine import SparkBatchEngine, SparkBatchOptions
 from penstock.spark.rollup import fold_of
 from penstock.spark.topic.value_sets import in_order
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from conftest import MakeTopic
-    from penstock.spark.connect.session import SparkSessions
-    from penstock.spark.engine import SparkEngine
+    from penstock.spark.connect.spark_sessions import SparkSessions
+    from penstock.spark.spark_engine import SparkEngine
 
 TAGS: dict[str, JsonValue] = {"name": "tags", "multiValueHandling": "SORTED_SET"}
 ORDERED: dict[str, JsonValue] = {"name": "tags", "multiValueHandling": "SORTED_ARRAY"}

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from spark_batch_kit import inline, request, rows_of
 
 from penstock.core.intervals import Granularity, Interval
-from penstock.indexing.batch.engine import Partitioning
+from penstock.indexing.batch.batch_engine import Partitioning
 from penstock.indexing.ports import TaskState
-from penstock.spark.batch.engine import SparkBatchEngine, SparkBatchOptions
-from penstock.spark.chunks import explicit_bucket_starts
+from penstock.spark.batch.spark_batch_engine import SparkBatchEngine, SparkBatchOptions
+from penstock.spark.row_chunks import explicit_bucket_starts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
-    from penstock.spark.connect.session import SparkSessions
+    from penstock.spark.connect.spark_sessions import SparkSessions
 
 HOUR_MS = 3_600_000
 # Two that touch, one that begins amid a day, and one that is no round time long.

@@ -19,11 +19,11 @@ from penstock.indexing.specs.rows.declared_projections import DeclaredProjection
 from penstock.segments.layout import projection_file
 from penstock.services.roles.router import SqlParts, sql_parts
 from penstock.spark.connect.running_calls import RunningCall
-from penstock.spark.connect.session import SparkSessions
+from penstock.spark.connect.spark_sessions import SparkSessions
 from penstock.spark.projections.build_job import ProjectionFolder, make_files
-from penstock.spark.projections.builder import BuilderOptions
 from penstock.spark.projections.file_store import UNNEEDED_S
 from penstock.spark.projections.plan import GroupingKey, Measure, ProjectionPlan
+from penstock.spark.projections.projection_builder import BuilderOptions
 from penstock.spark.projections.relation import stored_columns
 from penstock.spark.projections.selector import ProjectionChoice, ProjectionOptions
 from penstock.spark.sql.answer_files import AnswersFull

@@ -23,9 +23,9 @@ from penstock.core.sql_text import tokens
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.indexing.specs.rows.declared_projections import DeclaredProjections
 from penstock.spark.connect.running_calls import RunningCall
-from penstock.spark.connect.session import SparkDiskFull, SparkSessions
+from penstock.spark.connect.spark_sessions import SparkDiskFull, SparkSessions
+from penstock.spark.sql.query_statement import Statement
 from penstock.spark.sql.service import SQL_CONF, SqlOptions, SqlQuery, SqlResult, SqlService
-from penstock.spark.sql.statement import Statement
 from penstock.spark.tables import Feeder, TableFile, Tables, TableSource
 
 pytestmark = pytest.mark.spark
