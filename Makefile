@@ -1,6 +1,6 @@
 # Each target does its own set-up. `make` alone prints this list.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast soak simulate lint fmt bench up docs docs-serve wheel lock clean
+.PHONY: help setup demo test test-fast soak simulate lint fmt bench up docs docs-serve reference wheel lock clean
 
 # Containers say so at times: then each of the hundreds of processes that the tests start, and each
 # part of Penstock, compiles all of the Python that it imports.
@@ -65,6 +65,9 @@ docs: .venv/.ready-dev  ## Build the manual, which `penstock up` serves at /docs
 
 docs-serve: .venv/.ready-dev  ## Show the manual at http://127.0.0.1:8000, built anew at each change
 	@PYTHONPATH=scripts NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs serve --no-strict $(ARGS)
+
+reference: .venv/.ready-dev  ## Write the pages that are generated from the code: docs/reference and others
+	@PYTHONPATH=scripts $(PY) -m reference
 
 wheel: .venv/.ready-dev  ## Build dist/penstock_io-*.whl
 	@.venv/bin/uv build -q --wheel --no-build-isolation --python $(PY) -o dist . && ls dist/*.whl

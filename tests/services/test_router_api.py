@@ -51,6 +51,7 @@ from penstock.spark.sql.answer_files import AnswerFolder
 from penstock.spark.sql.service import LargeAnswer, RegisteredQuery, SqlQuery, SqlResult
 from penstock.storage.metadata import PublishRequest, SegmentRow
 from penstock.testing.clock import VirtualClock
+from reference.metrics import differences
 
 SQL = "/druid/v2/sql"
 
@@ -177,6 +178,12 @@ async def test_a_query_is_answered_in_the_wanted_format(rig: Rig) -> None:
     assert "X-Penstock-Projection" not in answer.headers
     answer = await rig.ask("POST", SQL, content="SELECT 3", headers={"content-type": "text/plain"})
     assert answer.json() == [{"sql": "SELECT 3"}]
+
+
+async def test_the_router_serves_the_description_of_the_api(rig: Rig) -> None:
+    answer = await rig.ask("GET", "/openapi.json")
+    assert answer.headers["content-type"] == "application/json"
+    assert "/druid/v2/sql" in answer.json()["paths"]
 
 
 async def test_what_is_said_of_projections_goes_there_and_back(rig: Rig) -> None:
@@ -573,6 +580,7 @@ async def test_large_answers_take_turns_and_keep_small_ones_waiting_for_nothing(
     assert large.files() == []
     metrics = (await rig.ask("GET", "/metrics")).text
     assert f"penstock_sql_large_answers_total {len(asked)}" in metrics
+    assert list(differences(metrics)) == []
     assert "penstock_sql_abandoned_total 0" in metrics
 
 

@@ -3,7 +3,7 @@
 Owns the bearer token, the body size limit, the translation of errors into Druid's response
 format, the routes below `/status` and `/metrics`, the JSON helpers for bodies and query
 parameters, and the advice for Druid paths that Penstock does not serve
-(docs/druid-compatibility.md lists the same paths). Does not own the routes of a single
+(the page on Druid lists the same paths). Does not own the routes of a single
 application. Host names, origins and header sizes are checked before
 (`penstock.broker.http_server`).
 """

@@ -38,7 +38,10 @@ DeepStorage = Annotated[
     typer.Option("--deep-storage", help="Folder or URL of segments [default: the data folder's]."),
 ]
 MetadataUrl = Annotated[
-    str | None, typer.Option("--metadata-url", help="Database [default: the data folder's].")
+    str | None,
+    typer.Option(
+        "--metadata-url", help="URL of the metadata database [default: the data folder's]."
+    ),
 ]
 
 
@@ -138,11 +141,16 @@ def restore(
     metadata_url: MetadataUrl = None,
     from_segments: Annotated[
         bool,
-        typer.Option("--from-segments", help="Without a backup: rebuild lost metadata."),
+        typer.Option(
+            "--from-segments", help="Rebuild lost metadata from the segments, without a backup."
+        ),
     ] = False,
     skip_unknown: Annotated[
         bool,
-        typer.Option("--skip-unknown", help="With it: leave out files whose segments are unknown."),
+        typer.Option(
+            "--skip-unknown",
+            help="With --from-segments: leave out files whose segments are unknown.",
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -43,7 +43,8 @@ def peek(
         ),
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", min=0, help="Stream partition. [default: all]")
+        int | None,
+        typer.Option("--partition", min=0, help="Only this stream partition. [default: all]"),
     ] = None,
     offset: Annotated[
         int | None,

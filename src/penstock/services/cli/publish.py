@@ -34,7 +34,7 @@ def publish(
         Path | None, typer.Option("--file", "-f", help="File of events, one a line.")
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", min=0, help="Stream partition.")
+        int | None, typer.Option("--partition", min=0, help="Stream partition to publish to.")
     ] = None,
     key: Annotated[
         str | None, typer.Option("--key", help="Events of one key go to one stream partition.")

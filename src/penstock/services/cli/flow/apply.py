@@ -135,7 +135,7 @@ def diff(file: File, as_json: Json = False) -> None:
 
 def export(
     format_: Annotated[
-        FlowFormat, typer.Option("--format", help="yaml or json.")
+        FlowFormat, typer.Option("--format", help="Format of the output.")
     ] = FlowFormat.YAML,
 ) -> None:
     """Print the applied flow as a file that can be applied; it contains no secrets."""

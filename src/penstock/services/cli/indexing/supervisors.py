@@ -196,7 +196,7 @@ def _act(name: str, action: str, body: object = None) -> None:
 @supervisor_app.command()
 def history(
     name: Id,
-    limit: Annotated[int, typer.Option("--max", min=1, help="Versions, at most.")] = 20,
+    limit: Annotated[int, typer.Option("--max", min=1, help="Maximum number of versions.")] = 20,
     as_json: Json = False,
 ) -> None:
     """List the versions of a supervisor's spec, the newest first."""
@@ -367,7 +367,7 @@ def stats(name: Id, as_json: Json = False) -> None:
 def handoff(
     name: Id,
     groups: Annotated[
-        list[int] | None, typer.Option("--group", help="Task group. [default: all]")
+        list[int] | None, typer.Option("--group", help="Only this task group. [default: all]")
     ] = None,
     wait: Wait = False,
 ) -> None:

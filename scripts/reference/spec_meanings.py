@@ -11,13 +11,13 @@ from typing import Final
 
 MEANINGS: Final[Mapping[str, str]] = {
     # tasks and supervisors
-    "type": "the kind of the object",
+    "type": "the type of the object",
     "id": "the name; generated when left out",
     "CompactionSupervisorSpec.spec": "the form that the segments of the datasource must have",
     "CompactionSupervisorSpec.suspended": "start no further tasks",
     "SupervisorSpec.id": "name of the supervisor; the datasource when left out",
     "groupId": "tasks of one group share their locks; the task's own id when left out",
-    "context": "see [context](ingestion-spec.md#context)",
+    "context": "settings of the tasks: [context](#context)",
     "suspended": "publish the rows that were read, then stop reading",
     "spec": "the parts below",
     "dataSource": "the table; up to 64 bytes, no slash, no leading dot, no white space but spaces",
@@ -37,7 +37,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "virtualColumns": "columns that are computed for the projection",
     "groupingColumns": "dimensions, virtual columns or `__time`: one row for each combination",
     "aggregators": "the aggregates; a metric is combined under its own name",
-    "ExpressionColumn.expression": "[Druid's language](ingestion-spec.md#expressions)",
+    "ExpressionColumn.expression": "[Druid's language](#expressions)",
     "outputType": "`LONG`, `FLOAT`, `DOUBLE`, `STRING`, `ARRAY<…>` or `COMPLEX<…>`",
     "columnName": "the nested column",
     "outputName": "the name of the extracted column",
@@ -83,7 +83,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "GranularitySpec.intervals": "batch tasks: rows outside these intervals are dropped",
     "transforms": "computed columns; each sees the fields of the row, not the other transforms",
     "filter": "rows that do not match the filter are dropped and counted",
-    "expression": "Spark SQL, or [Druid's language](ingestion-spec.md#expressions)",
+    "expression": "Spark SQL, or [Druid's language](#expressions)",
     # filters
     "dimension": "the column, compared as text",
     "FalseFilter.type": "matches no row",
@@ -293,6 +293,22 @@ MEANINGS: Final[Mapping[str, str]] = {
     "includeFuture": "include all later times",
     "tieredReplicants": "kept for Druid's tools; Penstock does not load segments onto tiers",
     "useDefaultTierForNull": "kept for Druid's tools",
+    # workers
+    "selectStrategy": "how the worker of a task is selected",
+    "SelectStrategy.type": "`equalDistribution`: the worker with most free slots;"
+    " `fillCapacity`: the worker with fewest; `…WithAffinity` and `…WithCategorySpec` also apply"
+    " `affinityConfig` or `workerCategorySpec`",
+    "affinityConfig": "workers of some datasources",
+    "workerCategorySpec": "categories of workers for some types of tasks",
+    "taskLimits": "maximum number of tasks of a type on one worker",
+    "affinity": "for each datasource its workers, HOST:PORT",
+    "strong": "tasks run on no other workers; otherwise on others too if these are full",
+    "categoryMap": "for each type of task its categories",
+    "defaultCategory": "category of tasks for which no other is configured",
+    "categoryAffinity": "for each datasource its category",
+    "supervisorIdCategoryAffinity": "for each supervisor its category",
+    "maxSlotCountByType": "for each type of task the maximum number on one worker",
+    "maxSlotRatioByType": "for each type of task the maximum share of the slots of a worker",
 }
 
 OURS: Final = frozenset(

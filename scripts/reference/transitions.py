@@ -1,9 +1,4 @@
-"""All state machines of the product, and the page of the docs that shows their tables.
-
-    python tests/machines.py
-
-writes `docs/contributing/transitions.md`.
-"""
+"""All state machines of the product, and the page that shows their tables."""
 
 from __future__ import annotations
 
@@ -15,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Any, Final
 
 from penstock.broker.channel.message_states import MESSAGE_MACHINE
@@ -25,9 +19,9 @@ from penstock.flow.scheduling.component_lifecycle import COMPONENT_MACHINE
 from penstock.indexing.overlord.task_state import TASK_MACHINE
 from penstock.indexing.sequences import SEQUENCE_MACHINE
 from penstock.indexing.supervisor.task_groups import TASK_GROUP_MACHINE
+from reference.markdown import head
 
 MANY_EFFECTS: Final = 3
-PAGE: Final = Path(__file__).parents[1] / "docs" / "contributing" / "transitions.md"
 
 
 @dataclass(frozen=True)
@@ -104,9 +98,7 @@ MACHINES: Final[Mapping[str, Machine]] = {
         MESSAGE_MACHINE,
     ),
 }
-_HEAD: Final = """\
-# State machines
-
+_ABOUT: Final = """\
 Six things in Penstock have states, and each has a table of transitions, as in h11: a pure
 function takes the state and an event, and returns the next state and the effects. The *module of
 the effects* stores the state, reports events and carries out the effects, in the order of the
@@ -118,18 +110,16 @@ How to read a table: one row for each event, one column for each state. A cell h
 empty cell: the event is never reported in this state, and an assertion fails if it is. *All
 effects of the row*: the list in the row's first column. States are explained above each table,
 effects and the reasons of refusals below it.
-
-This page is generated from the tables (`.venv/bin/python tests/machines.py`); a test checks that
-it is up to date.
 """
 
 
 def page() -> str:
-    """Return the text of the page."""
-    return _HEAD + "".join(_section(title, one, one.table) for title, one in MACHINES.items())
+    """Return docs/contributing/transitions.md."""
+    text = head("State machines", "the tables of transitions", _ABOUT) + "\n"
+    return text + "".join(_section(title, one, one.table) for title, one in MACHINES.items())
 
 
-def _section(title: str, one: Machine, machine: StateMachine[Enum, Enum, Enum]) -> str:
+def _section(title: str, one: Machine, machine: StateMachine[Any, Any, Any]) -> str:
     states = machine.states
     lines = [
         f"\n## {title}\n",
@@ -209,7 +199,3 @@ def _cell(outcome: object, state: Enum, shared: str) -> str:
     if isinstance(outcome, Refusal):
         return "*refused*"
     return {IGNORED: "-", IMPOSSIBLE: ""}[outcome]  # type: ignore[index]
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())
