@@ -1,4 +1,4 @@
-"""docs/guides/moving-from-nifi.md: its flow can be applied, its commands do what it says."""
+"""docs/howto/move-from-nifi.md: its flow can be applied, its commands do what it says."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from penstock.services.processors import PROCESSORS
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 from penstock.storage.disk import OsFileSystem
 
-PAGE = ROOT / "docs" / "guides" / "moving-from-nifi.md"
+PAGE = ROOT / "docs" / "howto" / "move-from-nifi.md"
 QUEUE = "0a1b2c3d-0158-1000-ffff-ffffa1b2c3d4"
 
 

@@ -28,9 +28,13 @@ def test_a_page_is_up_to_date(path: str) -> None:
     assert current == PAGES[path](), f"{path} is stale, run: make reference"
 
 
+# The list of the pages, and the data sources, whose examples a Spark test runs.
+WRITTEN_BY_HAND = {"docs/reference/index.md", "docs/reference/spark-data-sources.md"}
+
+
 def test_every_page_of_the_reference_is_generated() -> None:
     written = {str(one.relative_to(ROOT)) for one in (ROOT / "docs/reference").glob("*.md")}
-    assert written - PAGES.keys() == set()
+    assert written - PAGES.keys() == WRITTEN_BY_HAND
 
 
 @pytest.mark.parametrize("command", commands(), ids=lambda one: one.words)

@@ -141,7 +141,7 @@ def test_requests_that_make_no_sense_are_refused() -> None:
         one.request(DAY, partition_number=1)
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "locks.md"
+PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "locks.md"
 CELLS = {
     frozenset(ANY): "yes",
     frozenset[str](): "no",

@@ -16,7 +16,7 @@ from penstock.services.sql_client import ask
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
-GUIDE = "guides/back-up-and-restore.md"
+GUIDE = "howto/back-up-and-restore.md"
 SHOWN = {
     "penstock sql": r"\b2\b",
     "penstock backup": r"topics: messages[\s\S]*segments",

@@ -1,6 +1,6 @@
 """Events of indexing for operators: metrics and alerts.
 
-Owns only the port; the process decides where events go. `docs/operations.md` lists them.
+Owns only the port; the process decides where events go. `docs/reference/events.md` lists them.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ Invariants:
   the task ends where it is.
 - A pause ends after a time-out, so an absent supervisor does not stop a task from reading.
 
-Control calls may come from any thread. `docs/indexing.md` lists what happens if the process
+Control calls may come from any thread. `docs/concepts/streams.md` lists what happens if the process
 dies at each step.
 """
 

@@ -128,7 +128,7 @@ T = TypeVar("T")
 GROUPS = [0]
 SPEC = "flights-supervisor.json"
 FLOW = "flights.yaml"
-TOUR = "https://github.com/penstock/penstock/blob/main/docs/tour.md"
+TOUR = "https://github.com/penstock/penstock/blob/main/docs/quickstart.md"
 # Folder of the flow's input, in the data folder.
 FILES = "flights"
 WATCH_EVERY_S = 0.25
