@@ -106,7 +106,8 @@ def test_no_class_name_exists_twice_without_a_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    "page_name", ["contributing/where.md", "contributing/architecture.md", "contributing/boundaries.md"]
+    "page_name",
+    ["contributing/where.md", "contributing/architecture.md", "contributing/boundaries.md"],
 )
 def test_every_module_that_a_page_for_contributors_names_exists(page_name: str) -> None:
     page = cohesion.ROOT / "docs" / page_name

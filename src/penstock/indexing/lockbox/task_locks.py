@@ -29,7 +29,7 @@ TASKS_NAMED_MAX: Final = 8
 
 
 class LockType(StrEnum):
-    """Type of a lock, which determines what conflicts with it; the table is in `docs/concepts/locks.md`."""
+    """Type of a lock. `docs/concepts/locks.md` has the table of types that may overlap."""
 
     EXCLUSIVE = "EXCLUSIVE"
     SHARED = "SHARED"

@@ -5,8 +5,8 @@ peon without a task: it has opened a Spark session, and waits for the name of a 
 its standard input. One process runs one task and ends. Processes are forked from an idle process
 that has imported everything (`host.fork_server`); if that is not possible, they are new processes,
 which import everything themselves. All of this runs on the worker's mailbox thread, because the
-kernel ends children with the thread that started them. `docs/howto/tune.md` states the memory that a
-spare takes.
+kernel ends children with the thread that started them. `docs/howto/tune.md` has the memory of a
+process.
 
 | a task starts | in |
 |---|---|
