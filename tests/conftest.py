@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import re
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 from xdist.remote import Producer
 from xdist.scheduler.loadscope import LoadScopeScheduling
 from xdist.workermanage import WorkerController
@@ -58,7 +61,13 @@ os.environ.setdefault("PENSTOCK_SPARK_JAVA_OPTIONS", f"{JAVA_OPTIONS} {INTERPRET
 # A second JVM for queries is tested where it matters; elsewhere its start would only cost time.
 os.environ.setdefault("PENSTOCK_QUERY_MEMORY", "none")
 
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "dev")
+settings.load_profile(PROFILE)
+
+# Hypothesis parses all sources, in each process of a test run from nothing, for constants that it
+# gives to some examples. With few examples hardly any test gets one.
+if PROFILE == "dev":
+    providers._get_local_constants = Constants
 
 
 # What starts systems goes to one process, as several at a time starve each other; what needs Spark
@@ -76,10 +85,12 @@ LATER_FILES = frozenset(
         "test_case_of_columns.py",
         "test_database_task.py",
         "test_guides.py",
+        "test_manual.py",
         "test_moved_folder.py",
         "test_role_loops.py",
         "test_rolling_restart.py",
         "test_router_limits.py",
+        "test_secret_reads.py",
         "test_side_by_side.py",
         "test_stalled_readers.py",
         "test_testing_page.py",
@@ -242,20 +253,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     The order is the same in all processes, wherever they began.
     """
     for item in items:
-        if "spark_server" in getattr(item, "fixturenames", ()):
+        fixtures = getattr(item, "fixturenames", ())
+        if "spark_server" in fixtures:
             item.add_marker("spark")
+        if "shared_spark" in fixtures and _lane(item.nodeid) != LATER:
+            # In another lane it would start another Spark, and perhaps another Penstock.
+            raise pytest.UsageError(f"add the file of {item.nodeid} to LATER_FILES")
     order = (*LANES, "", LATER)
 
-    def place(item: pytest.Item) -> tuple[int, bool, str]:
-        lane, folder = order.index(_lane(item.nodeid)), item.path.parent.name
-        is_last = not _lane(item.nodeid) and folder in LAST
-        return len(order) if is_last else lane, folder not in LONG, str(item.path)
+    @functools.cache
+    def place(path: Path) -> tuple[int, bool, str]:
+        lane, folder = _lane_of_file(str(path)), path.parent.name
+        is_last = not lane and folder in LAST
+        return len(order) if is_last else order.index(lane), folder not in LONG, str(path)
 
-    items.sort(key=place)
+    items.sort(key=lambda item: place(item.path))
 
 
 def _lane(nodeid: str) -> str:
-    path = Path(nodeid.partition("::")[0])
+    return _lane_of_file(nodeid.partition("::")[0])
+
+
+@functools.cache
+def _lane_of_file(file: str) -> str:
+    path = Path(file)
     lane = path.parent.name if path.parent.name in LANES else ""
     if path.name in OWN_SPARK_FILES:
         return ""

@@ -15,6 +15,7 @@ import tarfile
 import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -134,23 +135,51 @@ def test_the_setup_installs_a_locked_package_only_with_its_hash(
     assert not (project / ".venv" / ".ready-demo").exists()
 
 
-def test_the_wheel_of_pyspark_is_built_once_for_all_checkouts(tmp_path: Path) -> None:
-    packages = tmp_path / "packages"
-    source = make_source(packages)
-    for name in ("first", "second", "third"):
-        make_project(tmp_path / name, source, "pyspark")
-    done = set_up(tmp_path / "first", packages)
+@dataclass(frozen=True)
+class Built:
+    """A set-up that has built the wheel of PySpark: a build takes most of the time of these tests.
+
+    `source` is the hash of the source. `folder` has it, the checkout `first` and the caches.
+    """
+
+    folder: Path
+    source: str
+
+    def copy(self, folder: Path) -> None:
+        """Copy the caches to another folder, below which a test has checkouts of its own."""
+        shutil.copytree(self.folder / "caches", folder / "caches")
+
+
+def kept_wheel(caches: Path) -> Path:
+    (wheel,) = (caches / "penstock" / "wheels").glob("*/pyspark-1.0-*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    folder = tmp_path_factory.mktemp("built")
+    source = make_source(folder / "packages")
+    make_project(folder / "first", source, "pyspark")
+    done = set_up(folder / "first", folder / "packages")
     assert done.returncode == 0, done.stderr
     assert "building the wheel of PySpark" in done.stderr
-    shutil.rmtree(packages)
-    packages.mkdir()
-    done = set_up(tmp_path / "second", packages)
+    (folder / "packages" / "pyspark-1.0.tar.gz").rename(folder / "source.tar.gz")
+    return Built(folder, source)
+
+
+def test_the_wheel_of_pyspark_is_built_once_for_all_checkouts(built: Built, tmp_path: Path) -> None:
+    built.copy(tmp_path)
+    empty = tmp_path / "packages"
+    empty.mkdir()
+    for name in ("second", "third"):
+        make_project(tmp_path / name, built.source, "pyspark")
+    done = set_up(tmp_path / "second", empty)
     assert done.returncode == 0, done.stderr
     assert list((tmp_path / "second").glob(".venv/lib/python*/site-packages/pyspark/__init__.py"))
     # A damaged wheel is not installed: without the source it cannot be built again.
-    (wheel,) = (tmp_path / "caches" / "penstock" / "wheels").glob("*/pyspark-1.0-*.whl")
+    wheel = kept_wheel(tmp_path / "caches")
     wheel.write_bytes(wheel.read_bytes()[:-1])
-    done = set_up(tmp_path / "third", packages)
+    done = set_up(tmp_path / "third", empty)
     assert done.returncode == 1, done.stderr
     assert "the wheel of PySpark could not be built" in done.stderr
 
@@ -165,33 +194,34 @@ def test_the_wheel_of_pyspark_is_built_only_from_the_locked_source(tmp_path: Pat
 
 
 def test_a_set_up_that_builds_the_wheel_later_keeps_the_one_that_another_uses(
-    tmp_path: Path,
+    built: Built, tmp_path: Path
 ) -> None:
     """It replaced the wheel, whose hash the other one had in its lock: hash mismatch."""
-    packages, caches = tmp_path / "packages", tmp_path / "caches"
-    source = make_source(packages)
-    for name in ("first", "second"):
-        make_project(tmp_path / name, source, "pyspark")
-    script = tmp_path / "second" / "scripts" / "setup"
+    packages, caches, project = tmp_path / "packages", tmp_path / "caches", tmp_path / "later"
+    packages.mkdir()
+    shutil.copy(built.folder / "source.tar.gz", packages / "pyspark-1.0.tar.gz")
+    make_project(project, built.source, "pyspark")
+    script = project / "scripts" / "setup"
     begin = "    locked setuptools > .venv/setuptools.lock\n"
     assert begin in script.read_text()
-    # It builds when the first one is done, though it found no wheel when it began.
+    # It builds when the other one is done, though it found no wheel when it began.
     wait = f"    until [ -e {caches}/done ]; do sleep 0.1; done\n"
     script.write_text(script.read_text().replace(begin, wait + begin))
     with ThreadPoolExecutor(1) as pool:
-        second = pool.submit(set_up, tmp_path / "second", packages)
+        later = pool.submit(set_up, project, packages)
         wheels = caches / "penstock" / "wheels"
         try:
             while not list(wheels.glob("making.*")):
-                assert not second.done(), second.result().stderr
+                assert not later.done(), later.result().stderr
                 time.sleep(0.01)
-            done = set_up(tmp_path / "first", packages)
-            assert done.returncode == 0, done.stderr
-            (wheel,) = wheels.glob("*/pyspark-1.0-*.whl")
+            # The wheel of the other one, which was built meanwhile.
+            kept = kept_wheel(built.folder / "caches").parent
+            shutil.copytree(kept, wheels / kept.name)
+            wheel = kept_wheel(caches)
             os.utime(wheel, (1, 1))
         finally:
             (caches / "done").touch()
-        assert second.result().returncode == 0, second.result().stderr
+        assert later.result().returncode == 0, later.result().stderr
     assert wheel.stat().st_mtime == 1
     assert not list(wheels.glob("making.*"))
 
@@ -244,32 +274,27 @@ def test_a_set_up_that_is_terminated_leaves_no_build(tmp_path: Path) -> None:
                 os.killpg(running.pid, signal.SIGKILL)
 
 
-def test_an_environment_that_has_everything_needs_neither_source_nor_wheel(tmp_path: Path) -> None:
+def test_an_environment_that_has_everything_needs_neither_source_nor_wheel(
+    built: Built, tmp_path: Path
+) -> None:
     """After an update of the checkout the set-up runs again, perhaps without a network."""
-    packages = tmp_path / "packages"
-    make_project(tmp_path / "first", make_source(packages), "pyspark")
-    assert set_up(tmp_path / "first", packages).returncode == 0
-    shutil.rmtree(tmp_path / "caches" / "penstock")
-    shutil.rmtree(packages)
-    packages.mkdir()
-    done = set_up(tmp_path / "first", packages)
+    project = built.folder / "first"
+    done = set_up(project, tmp_path, XDG_CACHE_HOME=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "the wheel of PySpark could not be built" in done.stderr
 
 
-def test_the_wheel_of_another_user_is_used(tmp_path: Path) -> None:
-    packages, wheels = tmp_path / "packages", tmp_path / "caches" / "penstock" / "wheels"
-    source = make_source(packages)
-    for name in ("first", "second"):
-        make_project(tmp_path / name, source, "pyspark")
-    assert set_up(tmp_path / "first", packages).returncode == 0
-    shutil.rmtree(packages)
+def test_the_wheel_of_another_user_is_used(built: Built, tmp_path: Path) -> None:
+    project, packages = tmp_path / "project", tmp_path / "packages"
+    built.copy(tmp_path)
     packages.mkdir()
+    make_project(project, built.source, "pyspark")
     # A program of this name stands for a folder whose time may not be changed.
     touch = tmp_path / "bin" / "touch"
     touch.parent.mkdir()
+    wheels = tmp_path / "caches" / "penstock" / "wheels"
     refusing = f'case "$*" in *{wheels}*) exit 1;; esac\nexec {shutil.which("touch")} "$@"\n'
     touch.write_text(f"#!/bin/sh\n{refusing}")
     touch.chmod(0o755)
-    done = set_up(tmp_path / "second", packages, PATH=f"{touch.parent}:{os.environ['PATH']}")
+    done = set_up(project, packages, PATH=f"{touch.parent}:{os.environ['PATH']}")
     assert done.returncode == 0, done.stderr

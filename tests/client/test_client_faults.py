@@ -7,10 +7,12 @@ import gc
 import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 
 import pytest
 from call_faults_kit import Faults
 from fake_server_kit import ClientWorld, FakeServer, message_frame, run, until, use_loop
+from fault_cases_kit import DrawnCases, FaultPlan, count_calls, single_cases
 
 from penstock.client import (
     BackoffOptions,
@@ -199,7 +201,10 @@ def test_a_producer_that_cannot_connect_again_fails_what_waits_and_what_comes() 
     run(story())
 
 
-# -- an exception at each call of a function of the client
+# -- an exception at calls of each function of the client
+
+NEVER = 1 << 40  # number of a call that no work makes
+Work = Callable[[Faults, int], Coroutine[object, object, None]]
 
 
 async def turns(count: int) -> None:
@@ -337,27 +342,47 @@ async def produce(faults: Faults, at: int) -> None:
         assert (producer._window.count, producer._window.bytes) == (0, 0)
 
 
+def attempt(work: Work, plan: FaultPlan) -> Faults:
+    """Do some work while a call fails, and return the faults."""
+    use_loop("asyncio")  # uvloop does not survive an exception in some of its callbacks
+    faults = Faults()
+    try:
+        run(work(faults, plan.at))
+    except BaseException as error:
+        error.add_note(f"{plan}, in {faults.raised}")
+        raise
+    if faults.raised.endswith(".open_connection.<locals>.<lambda>"):
+        gc.collect()  # asyncio does not close a socket whose factory of the protocol raised
+    return faults
+
+
+def insides() -> DrawnCases:
+    """Return the cases of `make soak`: each call of a function of the client."""
+    return single_cases(
+        (consume, stop, produce),
+        lambda work: count_calls(partial(attempt, work), CLIENT),
+        lambda work, plan: bool(attempt(work, plan).raised),
+        inside=CLIENT,
+    )
+
+
 @pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("work", [consume, stop, produce])
 def test_a_fault_in_any_function_of_a_client_leaves_nobody_waiting(
-    work: Callable[[Faults, int], Coroutine[object, object, None]],
-    monkeypatch: pytest.MonkeyPatch,
+    work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Logged exceptions refer to sockets that would be collected only after this test.
     monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
-    use_loop("asyncio")  # uvloop does not survive an exception in some of its callbacks
-    faults, at = Faults(), 0
-    while True:
-        try:
-            run(work(faults, at))
-        except BaseException as error:
-            error.add_note(f"MemoryError at call {at}, in {faults.raised}")
-            raise
-        if faults.raised.endswith(".open_connection.<locals>.<lambda>"):
-            gc.collect()  # asyncio does not close a socket whose factory of the protocol raised
-        if not faults.raised:
-            break
-        at += 1
+    functions = attempt(work, FaultPlan(MemoryError, NEVER, inside=CLIENT)).passed
+    # `make soak` has all calls.
+    for at in sorted({at for name in set(functions) for at in some_calls(functions, name)}):
+        attempt(work, FaultPlan(MemoryError, at, inside=CLIENT))
     gc.collect()  # coroutines of tasks that could not be started, whose warnings are ignored here
-    assert at > 50
+    assert len(set(functions)) > 40
+
+
+def some_calls(functions: list[str], name: str) -> list[int]:
+    """Return the numbers of the first two calls of a function, and of the last."""
+    calls = [number for number, one in enumerate(functions) if one == name]
+    return [*calls[:2], calls[-1]]

@@ -184,11 +184,11 @@ def test_a_paused_channel_delivers_when_it_goes_on(pair: Pair, broker: RunningBr
     assert pair.client.message(consumer)[1:] == (1, "meanwhile")
 
 
-def test_ten_thousand_messages_come_once_each(pair: Pair) -> None:
+def test_three_thousand_messages_come_once_each(pair: Pair) -> None:
     pair.produce()
     consumer = pair.consume(in_flight=250, finish=True)
-    bodies = [f"message {number}" for number in range(10_000)]
-    alone, together = bodies[:1000], bodies[1000:]
+    bodies = [f"message {number}" for number in range(3_000)]
+    alone, together = bodies[:300], bodies[300:]
     begun = [
         pair.client.begin("publish", pair.producer, topic=pair.topic, body=body) for body in alone
     ]
@@ -255,6 +255,7 @@ def test_a_touched_message_does_not_come_again(strict_pair: Pair) -> None:
     # The other channel's consumer does not touch its copy: it times out twice meanwhile.
     while lapsed.attempts < 3:
         pair.client.ask("touch", touching, message=held.id)
+        time.sleep(0.1)  # ten times as often as it has to
         if pair.client.has_message(silent):
             lapsed = pair.client.message(silent)
     pair.finish(touching, held)
@@ -322,6 +323,7 @@ def publish_until_it_works(pair: Pair, body: str) -> None:
         try:
             pair.publish(body)
         except Refused:
-            continue
-        return
+            time.sleep(0.05)
+        else:
+            return
     raise AssertionError(f"{pair.client.kind} does not come back:\n{pair.client.errors()}")

@@ -34,6 +34,12 @@ def rows_at_once(file: pa.BufferReader) -> int:
 
 
 @pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quarter of the size, which smaller files exceed."""
+    monkeypatch.setattr(parquet_bounds, "BATCH_BYTES_MAX", 32 << 20)
+
+
+@pytest.fixture
 def no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     def opened(*_: object, **__: object) -> None:
         raise AssertionError("the header and the lengths of the dictionary suffice")
@@ -64,8 +70,9 @@ def test_rows_of_long_values_are_read_in_small_batches(codec: str, length: int) 
     assert rows * length > parquet_bounds.BATCH_BYTES_MAX / 2
 
 
+@pytest.mark.usefixtures("small_batches")
 def test_rows_of_long_values_without_a_dictionary_are_read_in_small_batches() -> None:
-    values = pa.array(["0" * 10_000] * 20_000)
+    values = pa.array(["0" * 10_000] * 5_000)
     rows = rows_at_once(stored(values, "snappy", use_dictionary=False))
     assert 1 <= rows * 10_000 <= parquet_bounds.BATCH_BYTES_MAX
 
@@ -85,12 +92,13 @@ def test_even_values_larger_than_a_batch_are_read_in_large_batches(codec: str) -
     assert rows >= parquet_bounds.BATCH_BYTES_MAX // 20_000 // 4
 
 
+@pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 def test_rows_of_uneven_lists_are_read_in_batches_of_a_limited_size(version: str) -> None:
-    long = [[7] * 100_000] * 400
-    lists = pa.array([[]] * 10_000 + long + [[]] * 10_000, pa.list_(pa.int64()))
+    ends = [*[0] * 10_000, *range(0, 401 * 25_000, 25_000), *[400 * 25_000] * 10_000]
+    lists = pa.ListArray.from_arrays(ends, np.full(400 * 25_000, 7, np.int64))
     file = stored(lists, "zstd", data_page_version=version)
-    assert rows_at_once(file) * 100_000 * 8 <= parquet_bounds.BATCH_BYTES_MAX
+    assert rows_at_once(file) * 25_000 * 8 <= parquet_bounds.BATCH_BYTES_MAX
 
 
 def uneven_lists() -> pa.Array:

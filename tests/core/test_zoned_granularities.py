@@ -76,14 +76,16 @@ def walked(zone: str, period: str, start: int, end: int) -> list[int]:
     found = []
     times = minutes_of(zone, start - DAY, end)
     furthest = times[0][1]
+    step = {"PT15M": 15, "PT30M": 30, "PT1H": 60, "PT6H": 360}.get(period)
+    of = label("P1D" if step else period)
+    bucket = of(furthest)
     for ms, now in times:
-        before, furthest = furthest, max(furthest, now)
-        if period.startswith("PT"):
-            step = {"PT15M": 15, "PT30M": 30, "PT1H": 60, "PT6H": 360}[period]
-            begins = (now.hour * 60 + now.minute) % step == 0 or before.date() < furthest.date()
-        else:
-            of = label(period)
-            begins = of(before) != of(furthest)
+        before = bucket
+        if now > furthest:
+            furthest, bucket = now, of(now)
+        begins = before != bucket
+        if step and not begins:
+            begins = (now.hour * 60 + now.minute) % step == 0
         if begins and ms >= start:
             found.append(ms)
     return found

@@ -14,12 +14,23 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 @dataclass(frozen=True)
 class Fence:
-    """A fenced block: where it stands, its language, its text."""
+    """A fenced block.
+
+    Attributes:
+        page: The page that contains it.
+        line: Number of its first line, which has the backticks.
+        language: First word behind the backticks.
+        text: Lines within it, without the indentation of the fence.
+        title: Name of the file that the block shows, or "".
+        not_run: Reason why its commands are not run, or "".
+    """
 
     page: Path
     line: int
     language: str
     text: str
+    title: str = ""
+    not_run: str = ""
 
     @property
     def place(self) -> str:
@@ -27,18 +38,27 @@ class Fence:
 
 
 def fences(page: Path) -> Iterator[Fence]:
-    language: str | None = None
+    information: str | None = None
+    before = indentation = not_run = ""
     start = 0
     lines: list[str] = []
     for number, line in enumerate(page.read_text().splitlines(), 1):
-        if line.startswith("```"):
-            if language is None:
-                language, start, lines = line[3:].strip(), number, []
+        if line.lstrip().startswith("```"):
+            if information is None:
+                indentation, _, information = line.partition("```")
+                start, lines = number, []
+                reason = re.fullmatch(r"\s*<!-- not run: (.+) -->", before)
+                not_run = reason[1] if reason else ""
             else:
-                yield Fence(page, start, language, "\n".join(lines))
-                language = None
-        elif language is not None:
-            lines.append(line)
+                language = information.split()[0] if information.strip() else ""
+                title = re.search(r'\btitle="([^"]+)"', information)
+                text = "\n".join(lines)
+                yield Fence(page, start, language, text, title[1] if title else "", not_run)
+                information = None
+        elif information is not None:
+            lines.append(line.removeprefix(indentation))
+        if line.strip():
+            before = line
 
 
 def all_fences(language: str) -> list[Fence]:

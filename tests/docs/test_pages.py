@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
-from markdown_kit import PAGES, ROOT, Fence, all_fences, anchors, links
+from markdown_kit import PAGES, ROOT, Fence, all_fences, anchors, fences, links
 
 from penstock.indexing.specs import parse_supervisor, parse_supervisor_spec
 from penstock.indexing.specs.batch.kinds import BATCH_TASK_TYPES, parse_batch_task
+from penstock.indexing.specs.spec_text import read_object
 from penstock.services.cli.entry import run
 
 EXAMPLES = ROOT / "src" / "penstock" / "services" / "examples"
@@ -48,7 +50,41 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("fence", all_fences("json"), ids=lambda f: f.place)
 def test_json_parses_and_specs_are_valid(fence: Fence) -> None:
-    value = json.loads(fence.text)
+    if fence.title.endswith(".jsonl"):
+        for line in fence.text.splitlines():
+            json.loads(line)
+    else:
+        check_spec(json.loads(fence.text))
+
+
+@pytest.mark.parametrize(
+    "fence", [fence for fence in all_fences("yaml") if fence.title], ids=lambda f: f.place
+)
+def test_specs_and_flows_of_files_are_valid(
+    fence: Fence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.path", [*sys.path])  # `--flow-modules` adds to it
+    value = read_object(fence.text)
+    if "processors" in value:
+        file = tmp_path / fence.title
+        file.write_text(fence.text)
+        modules = [f"--flow-modules={each}" for each in own_processors(fence.page, tmp_path)]
+        assert run(["flow", "validate", str(file), *modules]) == 0
+    else:
+        check_spec(value)
+
+
+def own_processors(page: Path, folder: Path) -> list[Path]:
+    """Write the modules of processors that a page shows; return their folders."""
+    files = [fence for fence in fences(page) if fence.title.startswith("processors/")]
+    for fence in files:
+        (folder / fence.title).parent.mkdir(exist_ok=True)
+        (folder / fence.title).write_text(fence.text)
+    return [folder / "processors"] if files else []
+
+
+def check_spec(value: object) -> None:
+    """Check a value that is the spec of a supervisor or a batch task; accept all others."""
     if isinstance(value, dict) and value.get("type") in BATCH_TASK_TYPES:
         parse_batch_task(value)
     elif isinstance(value, dict) and {"type", "spec"} <= value.keys():
@@ -68,3 +104,9 @@ def test_example_specs_are_valid(path: Path) -> None:
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda p: p.name)
 def test_example_flows_are_valid(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["flow", "validate", str(path)]) == 0, capsys.readouterr().err
+
+
+def test_the_list_of_decisions_is_complete() -> None:
+    folder = ROOT / "docs" / "decisions"
+    listed = re.findall(r"\]\((\d{4}-[\w-]+\.md)\)", (folder / "index.md").read_text())
+    assert listed == sorted(path.name for path in folder.glob("[0-9]*.md"))

@@ -15,7 +15,7 @@ from penstock.storage.disk import OsFileSystem
 from penstock.storage.metadata import MetadataStore
 from penstock.storage.sqlite_urls import sqlite_url
 
-TOTAL = 16_000
+TOTAL = 8_000
 LINE = f"""
 name: line
 processors:

@@ -17,7 +17,7 @@ from penstock.core.errors import Unavailable
 from penstock.flow.controller.controller import ControllerOptions
 from penstock.storage.disk import OsFileSystem
 
-TOTAL = 30_000
+TOTAL = 15_000
 FLOW = f"""
 name: full
 processors:

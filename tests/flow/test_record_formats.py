@@ -345,7 +345,7 @@ NO_VALUES = pa.nulls(100 << 16)
         pa.FixedSizeListArray.from_arrays(NO_VALUES, 1 << 16),
         pa.ListArray.from_arrays(pa.array(range(0, 101 << 16, 1 << 16), pa.int32()), NO_VALUES),
         pa.StructArray.from_arrays([pa.FixedSizeListArray.from_arrays(NO_VALUES, 1 << 16)], ["x"]),
-        pa.FixedSizeListArray.from_arrays(pa.array([False] * (100 << 16)), 1 << 16),
+        pa.FixedSizeListArray.from_arrays(pa.repeat(pa.scalar(value=False), 100 << 16), 1 << 16),
         pa.FixedSizeListArray.from_arrays(
             pa.StructArray.from_buffers(pa.struct([]), 100 << 16, [None]), 1 << 16
         ),

@@ -19,7 +19,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from types import FrameType
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from penstock.core.errors import PenstockError, Unavailable
@@ -47,6 +47,7 @@ class Faults:
         raised: The port and method at which the last fault was raised, for two faults
             "first, then second"; empty if none was raised.
         unraised: Number of calls in the last block in which nothing was raised.
+        passed: Functions that were called in the last `armed_inside` before one raised, in order.
         followed: Number of calls of ports between the last fault and the end of its block.
         unclosed: Ports that were results of calls, such as files and locks, and are not closed.
     """
@@ -54,6 +55,7 @@ class Faults:
     def __init__(self) -> None:
         self.raised = ""
         self.unraised = 0
+        self.passed: list[str] = []
         self.followed = 0
         self.unclosed: set[object] = set()
         self._is_armed = False
@@ -117,19 +119,26 @@ class Faults:
             )
         self.raised, self.followed = "", 0
         names, left = tuple(modules), at
+        passed: list[CodeType] = []
+        counted: dict[CodeType, bool] = {}  # this runs at each call of any function
 
         def trace(frame: FrameType, event: str, argument: object) -> None:
             nonlocal left
             del event, argument
-            name = str(frame.f_globals.get("__name__"))
-            # Exceptions in finalizers are ignored.
-            is_end = frame.f_code.co_name in ("__del__", "<genexpr>")
-            if is_end or not name.startswith(names):
+            code = frame.f_code
+            is_counted = counted.get(code)
+            if is_counted is None:
+                name = str(frame.f_globals.get("__name__"))
+                # Exceptions in finalizers are ignored.
+                is_end = code.co_name in ("__del__", "<genexpr>")
+                is_counted = counted[code] = not is_end and name.startswith(names)
+            if not is_counted:
                 return
             if left:
                 left -= 1
+                passed.append(code)
                 return
-            self.raised = f"{name}.{frame.f_code.co_qualname}"
+            self.raised = f"{frame.f_globals['__name__']}.{code.co_qualname}"
             raise error(f"fault at {self.raised}")  # also ends the tracing
 
         def ignore(unraisable: UnraisableHookArgs) -> None:
@@ -147,6 +156,7 @@ class Faults:
                 raise
         finally:
             self.unraised = at - left
+            self.passed = [f"{code.co_filename}: {code.co_qualname}" for code in passed]
             sys.settrace(before)
             sys.unraisablehook = hook
 

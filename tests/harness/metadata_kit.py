@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
+from cluster_simulation.memory import MemoryDatabase
 from sqlalchemy import create_engine
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Dialect
 
     from penstock.core.clock import Clock
+    from penstock.storage.metadata import Snapshot
 
 _COMPILED: Final[dict[object, object]] = {}
 
@@ -35,6 +37,27 @@ def open_metadata(folder: Path | str, clock: Clock | None = None) -> MetadataSto
     if not path.exists():
         create_metadata(path)
     return MetadataStore.open(sqlite_url(path), clock=clock)
+
+
+class MemoryMetadata(MetadataStore):
+    """A store in memory on one connection, for worlds of one thread that never open it again."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.memory = MemoryDatabase(clock)
+        super().__init__(self.memory)
+        self._found: dict[str, tuple[int, Snapshot]] = {}
+
+    def latest(self, datasource: str) -> Snapshot:
+        """Return the snapshot of a datasource, read again only after a change.
+
+        Tests wait for its contents, and ask after each of thousands of steps.
+        """
+        changes = self.memory.changes
+        at, found = self._found.get(datasource, (-1, None))
+        if found is None or at != changes:
+            found = self.snapshot(datasource)
+            self._found[datasource] = (changes, found)
+        return found
 
 
 def create_metadata(path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from indexing_kit import RecordedNotices, make_task
 from mailbox_kit import InlineLanes
-from metadata_kit import open_metadata
+from metadata_kit import MemoryMetadata
 
 from penstock.core.intervals import Interval
 from penstock.indexing.actions import PublishSegments, SegmentAllocate
@@ -28,7 +28,7 @@ class Desk:
 
     def __init__(self, folder, lanes=None) -> None:
         self.clock = VirtualClock()
-        self.metadata = open_metadata(folder, self.clock)
+        self.metadata = MemoryMetadata(self.clock)
         lanes = lanes or InlineLanes()
         self.lockboxes = Lockboxes(MetadataLockStore(self.metadata.locks), lanes, clock=self.clock)
         self.lockboxes.sync([])

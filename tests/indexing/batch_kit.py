@@ -11,7 +11,8 @@ from typing import TypeVar
 
 import orjson
 from engine_kit import FakeBatchEngine, read_rows
-from metadata_kit import open_metadata
+from mailbox_kit import InlineLanes
+from metadata_kit import MemoryMetadata
 
 from penstock.core.intervals import ETERNITY, Interval
 from penstock.indexing.batch.input_segments import visible_segments
@@ -27,7 +28,6 @@ from penstock.indexing.task import TaskResult
 from penstock.indexing.task.task_folder import TaskFolder
 from penstock.indexing.task_spec import TaskSpec, parse_task
 from penstock.indexing.worker.peon_task import PeonTask, TaskKinds
-from penstock.mailbox.lanes import ThreadLanes
 from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import Segment
 from penstock.storage.disk import OsFileSystem
@@ -76,8 +76,8 @@ class BatchWorld:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.clock = SkippingClock(START_MS + 40 * DAY_MS)
-        self.store = open_metadata(folder, self.clock)
-        self.lanes = ThreadLanes("test")
+        self.store = MemoryMetadata(self.clock)
+        self.lanes = InlineLanes()
         self.tasks: dict[str, TaskSpec] = {}
         self.lead_again()
         self.deep_store = DeepStore(str(folder / "deep"))

@@ -11,7 +11,7 @@ from pathlib import Path
 import orjson
 from engine_kit import FakeEngine, read_rows
 from mailbox_kit import InlineLanes, StepLanes
-from metadata_kit import open_metadata
+from metadata_kit import MemoryMetadata
 
 from penstock.core.errors import NotFound, PenstockError, Unavailable
 from penstock.indexing.engine import EngineUnavailable, StreamRange, TopicRange
@@ -243,7 +243,7 @@ class OneTask:
         self.broker.wait = lambda wait_ms: self.clock.advance(ms=wait_ms)
         self.broker.create("flights", 2)
         self.engine = FakeEngine(read=self.broker.read)
-        self.metadata = beside.metadata if beside else open_metadata(folder, self.clock)
+        self.metadata = beside.metadata if beside else MemoryMetadata(self.clock)
         self.deep_store = FakeDeepStore(folder / "segments")
         self.notices = RecordedNotices()
         self.spec = make_task({0: 0, 1: 0}, **task)
@@ -322,11 +322,11 @@ class OneTask:
         return self.task._report()
 
     def announced(self) -> list[int]:
-        rows = self.metadata.snapshot("flights").announced
+        rows = self.metadata.latest("flights").announced
         return sorted(row["n"] for r in rows for row in read_rows(r.file.path))
 
     def published(self) -> list[int]:
-        rows = self.metadata.snapshot("flights").segments
+        rows = self.metadata.latest("flights").segments
         segments = [Segment.from_row(row) for row in rows if row.used]
         return sorted(row["n"] for s in segments for row in read_rows(str(s.load_spec["path"])))
 

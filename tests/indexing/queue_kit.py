@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from indexing_kit import make_task
 from mailbox_kit import InlineLanes, StepLanes, settle
-from metadata_kit import open_metadata
+from metadata_kit import MemoryMetadata
 
 from penstock.indexing.lockbox.lock_lane import LocksChanged
 from penstock.indexing.lockbox.lockboxes import Lockboxes
@@ -102,7 +102,7 @@ class KeptEvents:
 class TaskQueueWorld:
     def __init__(self, folder, options: TaskQueueOptions | None = None) -> None:
         self.clock = VirtualClock()
-        self.metadata = open_metadata(folder, self.clock)
+        self.metadata = MemoryMetadata(self.clock)
         self.announced: list[SaidWorker] = []
         self.ended: list[tuple[str, TaskState, str]] = []
         self.events = KeptEvents()

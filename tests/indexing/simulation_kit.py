@@ -14,7 +14,7 @@ import orjson
 from engine_kit import FakeEngine, read_rows
 from indexing_kit import DAY_MS, START_MS, FakeBroker, FakeDeepStore, event, make_spec
 from mailbox_kit import InlineLanes, StepLanes
-from metadata_kit import open_metadata
+from metadata_kit import MemoryMetadata
 from queue_kit import KeptEvents
 
 from penstock.core.errors import Unavailable
@@ -274,7 +274,7 @@ class Simulation:
         self.acting: SimPeon | None = None
         self.broker.create("flights", 2)
         self.deep_store = FakeDeepStore(folder / "segments")
-        self.metadata = open_metadata(folder, self.clock)
+        self.metadata = MemoryMetadata(self.clock)
         self.task_options = TaskOptions(drop_delay_ms=5_000, fold_fan_in=4)
         self.peons: dict[str, SimPeon] = {}
         self.tokens = itertools.count()
@@ -497,12 +497,12 @@ class Simulation:
         return sorted(self._published_rows())
 
     def visible(self) -> list[int]:
-        snapshot = self.metadata.snapshot("flights")
+        snapshot = self.metadata.latest("flights")
         found = [row["n"] for r in snapshot.announced for row in self._rows(r.file.path)]
         return sorted(found + self._published_rows(snapshot))
 
     def _published_rows(self, snapshot=None) -> list[int]:
-        rows = (snapshot or self.metadata.snapshot("flights")).segments
+        rows = (snapshot or self.metadata.latest("flights")).segments
         segments = [Segment.from_row(row) for row in rows if row.used]
         return [row["n"] for s in segments for row in self._rows(str(s.load_spec["path"]))]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mailbox_kit import InlineLanes, settle
-from metadata_kit import open_metadata
+from metadata_kit import MemoryMetadata
 
 from penstock.indexing.overlord import Overlord, OverlordPorts
 from penstock.mailbox import MailboxProcessor
@@ -15,7 +15,7 @@ class TermWorld:
 
     def __init__(self, folder) -> None:
         self.clock = VirtualClock()
-        self.metadata = open_metadata(folder, self.clock)
+        self.metadata = MemoryMetadata(self.clock)
         self.processor = MailboxProcessor(name="overlord", clock=self.clock)
 
     def make(self, **ports) -> Overlord:

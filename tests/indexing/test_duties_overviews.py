@@ -9,6 +9,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from metadata_kit import open_metadata
 from msgspec import structs
 
 from penstock.core.errors import Conflict, InvalidRequest
@@ -168,7 +169,7 @@ def test_units_follow_what_changes(some_steps, granularity) -> None:
     )
     with tempfile.TemporaryDirectory() as folder:
         clock = VirtualClock()
-        with MetadataStore.open(f"sqlite:///{folder}/m.db", clock=clock) as store:
+        with open_metadata(folder, clock) as store:
             units = CompactionUnits(config, store.segment_overviews)
             for number, step in enumerate(some_steps):
                 take(store, number, step)
@@ -180,7 +181,7 @@ def test_units_follow_what_changes(some_steps, granularity) -> None:
 def test_what_newer_segments_hide_is_marked(some_steps) -> None:
     with tempfile.TemporaryDirectory() as folder:
         clock = VirtualClock()
-        with MetadataStore.open(f"sqlite:///{folder}/m.db", clock=clock) as store:
+        with open_metadata(folder, clock) as store:
             overshadowed = OvershadowedSegments(store)
             for number, step in enumerate(some_steps):
                 take(store, number, step)
@@ -197,7 +198,7 @@ def used(store: MetadataStore) -> set[str]:
 
 
 def test_one_payload_that_cannot_be_read_keeps_no_other_from_being_marked(tmp_path) -> None:
-    with MetadataStore.open(f"sqlite:///{tmp_path}/m.db", clock=VirtualClock()) as store:
+    with open_metadata(tmp_path, VirtualClock()) as store:
         for version in ("v1", "v2"):
             good = Segment("d", Interval(48 * HOUR_MS, 72 * HOUR_MS), version, {}).to_row()
             row = Segment("d", Interval(0, 24 * HOUR_MS), version, {}).to_row()
@@ -207,7 +208,7 @@ def test_one_payload_that_cannot_be_read_keeps_no_other_from_being_marked(tmp_pa
 
 
 def test_a_plan_names_the_newest_of_very_many(tmp_path) -> None:
-    with MetadataStore.open(f"sqlite:///{tmp_path}/m.db", clock=VirtualClock()) as store:
+    with open_metadata(tmp_path, VirtualClock()) as store:
         hours = [Interval(n * HOUR_MS, (n + 1) * HOUR_MS) for n in range(60)]
         publish(store, "t", *(Segment("d", one, "v1", {}, size=1) for one in hours))
         config = parse_compaction({"dataSource": "d"})

@@ -6,13 +6,14 @@ import os
 from pathlib import Path
 
 import pytest
+from metadata_kit import open_metadata
 
 from penstock.core.errors import Fenced
 from penstock.core.intervals import Interval
 from penstock.indexing.overlord.duties.janitor import JanitorDuty
 from penstock.segments.deep_storage import DeepStore
 from penstock.segments.model import Segment, SegmentId, ShardSpec
-from penstock.storage.metadata import AllocateRequest, MetadataStore, PublishRequest, TaskRow
+from penstock.storage.metadata import AllocateRequest, PublishRequest, TaskRow
 from penstock.testing.clock import VirtualClock
 
 DAY = Interval(0, 86_400_000)
@@ -22,7 +23,7 @@ HOUR_MS = 3_600_000
 @pytest.fixture
 def world(tmp_path):
     clock = VirtualClock()
-    metadata = MetadataStore.open(f"sqlite:///{tmp_path}/m.db", clock=clock)
+    metadata = open_metadata(tmp_path, clock)
     store = DeepStore(str(tmp_path / "segments"))
     store.make_root()
     file = tmp_path / "part.parquet"

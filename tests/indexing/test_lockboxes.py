@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from lockbox_kit import DAY, NOW_MS, BrokenStore, by_text, hours, killer, stored_lock, task, word
 from mailbox_kit import StepLanes
+from metadata_kit import open_metadata
 
 from penstock.core.errors import (
     Closed,
@@ -534,7 +535,7 @@ def test_a_sync_that_cannot_be_stored_may_be_tried_again(term: Term) -> None:
 def test_locks_survive_in_the_metadata_store(tmp_path: Path) -> None:
     lanes, clock = StepLanes(), VirtualClock(NOW_MS)
     low, high, part = task("low", priority=1), task("high", priority=2), task("part")
-    with MetadataStore.open(f"sqlite:///{tmp_path}/metadata.db", clock=clock) as store:
+    with open_metadata(tmp_path, clock) as store:
         rows = MetadataLockStore(store.locks)
         boxes = Lockboxes(rows, lanes, clock=clock)
         boxes.sync([low, high, part])
@@ -576,7 +577,7 @@ def test_a_version_is_never_older_than_what_an_earlier_leader_gave(
     """Its clock was an hour ahead: under an older version, what is new would be hidden."""
     later = format_time(NOW_MS + 3_600_000)
     mine = task("mine")
-    with MetadataStore.open(f"sqlite:///{tmp_path}/metadata.db") as store:
+    with open_metadata(tmp_path) as store:
         match kind:
             case "a place":
                 store.allocate_segments([AllocateRequest("wiki", DAY, "s", later)])
@@ -610,7 +611,7 @@ def test_a_version_is_never_older_than_what_an_earlier_leader_gave(
 
 
 def test_versions_that_say_nothing_of_time_set_no_floor(tmp_path: Path) -> None:
-    with MetadataStore.open(f"sqlite:///{tmp_path}/metadata.db") as store:
+    with open_metadata(tmp_path) as store:
         for version in ("v9", "9999-99-99T99:99:99.999Z", "9999-12-31T23:59:59.999Z"):
             publish_under(store, version)
         lanes = StepLanes()

@@ -68,8 +68,7 @@ def test_offsets_that_somebody_else_moved_are_seen_within_half_a_minute(make):
     sim = make(taskDuration="PT1H")
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
-    with MetadataStore.open(f"sqlite:///{sim.folder}/metadata.db", clock=sim.clock) as other:
-        other.move_offsets("flights", {0: 1})
+    MetadataStore(sim.metadata.memory).move_offsets("flights", {0: 1})
     sim.run(32)
     assert status(sim)["committedOffsets"]["0"] == 1
 

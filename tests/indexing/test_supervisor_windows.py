@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import orjson
 import pytest
 from indexing_kit import DAY_MS, OneTask, make_spec
+from metadata_kit import open_metadata
 from story_kit import ask, fail, running, until
 
 from penstock.core.intervals import parse_time
@@ -15,7 +16,7 @@ from penstock.indexing.supervisor.stream_watch import StreamWatch
 from penstock.indexing.supervisor.task_groups import StartPlan
 from penstock.indexing.supervisor.time_windows import PastTasks, limits_of
 from penstock.indexing.task_spec import TASK_TYPE, MessageTimes, make_task, message_times
-from penstock.storage.metadata import MetadataStore, TaskRow
+from penstock.storage.metadata import TaskRow
 from penstock.testing.clock import VirtualClock
 
 MINUTE_MS = 60_000
@@ -240,7 +241,7 @@ class PastOfOne:
     def __init__(self, tmp_path):
         self.spec = make_spec(lateMessageRejectionPeriod="PT10M")
         self.clock = clock = VirtualClock()
-        self.store = MetadataStore.open(f"sqlite:///{tmp_path}/m.db", clock=clock)
+        self.store = open_metadata(tmp_path, clock)
         self.asked = []
         tasks = SimpleNamespace(summaries=self.store.tasks.summaries, rows_of=self.rows_of)
         ports = SimpleNamespace(clock=clock, metadata=SimpleNamespace(tasks=tasks))

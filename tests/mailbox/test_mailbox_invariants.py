@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import threading
 from collections import Counter
 from concurrent.futures import Future
@@ -257,14 +258,19 @@ def test_7_a_put_raises_or_its_mail_is_run_or_cancelled(
                 return
 
     threads = [threading.Thread(target=produce, args=(number,)) for number in range(producers)]
-    thread.start()
-    for one in threads:
-        one.start()
-    assert enough.wait(30)
-    thread.stop(drain=drain)
-    assert thread.join(30)
-    for one in threads:
-        one.join(30)
+    usual_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # Else thousands of mails are put before the owner has a turn.
+    try:
+        thread.start()
+        for one in threads:
+            one.start()
+        assert enough.wait(30)
+        thread.stop(drain=drain)
+        assert thread.join(30)
+        for one in threads:
+            one.join(30)
+    finally:
+        sys.setswitchinterval(usual_s)
     assert len(refused) == producers
     assert set(ran.values()) <= {1}
     for key, future in accepted.items():

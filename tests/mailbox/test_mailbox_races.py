@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from cluster_simulation.fibers import one_core
 from stepping_kit import SteppedMutex, SteppedThread
 
 from penstock.core.errors import Closed
@@ -227,8 +228,11 @@ def test_a_half_done_put_resumed_at_any_place_of_the_end_is_refused_or_handed_ou
         outcomes.add(ending.finish())
         return put_was_cut and end_was_cut
 
-    places = every_preemption(lambda place: not Ending(options, closing=closing).put.step(place))
-    pairs = sum(every_preemption(partial(run, first)) for first in range(places))
+    with one_core():
+        places = every_preemption(
+            lambda place: not Ending(options, closing=closing).put.step(place)
+        )
+        pairs = sum(every_preemption(partial(run, first)) for first in range(places))
     assert outcomes == {True, False}
     assert pairs > 300
 

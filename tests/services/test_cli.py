@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from unittest.mock import MagicMock
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -844,8 +845,9 @@ def test_status_of_a_start_says_what_it_waits_for(
 def test_doctor_finds_what_is_wrong(
     server: FakeServer, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A class archive takes a JVM half a minute alone on the machine; see test_doctor.py.
-    monkeypatch.setattr("penstock.spark.connect.server.prepare_spark", lambda *_: False)
+    # See test_doctor.py.
+    for name, fake in (("SparkServer", MagicMock()), ("prepare_spark", lambda *_: False)):
+        monkeypatch.setattr(f"penstock.spark.connect.server.{name}", fake)
     (tmp_path / "format.json").write_text('{"format": 1}')
     assert run(["doctor", "--json", "--data-dir", str(tmp_path)]) == exit_codes.FAILED
     found = {one["subject"]: one for one in json.loads(capsys.readouterr().out)}
@@ -894,7 +896,4 @@ def test_a_command_imports_no_server() -> None:
         " 'pydantic', 'pyspark', 'penstock.indexing.overlord', 'penstock.indexing.specs',"
         " 'penstock.broker') if m in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"
+    assert subprocess.check_output([sys.executable, "-c", script], text=True).strip() == "[]"

@@ -14,6 +14,7 @@ import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from metadata_kit import create_metadata
 from postgres_server_kit import require_binaries, running_server
 from rich.console import Console
 from rich.progress import Progress
@@ -65,6 +66,8 @@ def fill(data: Path, deep_storage: str, metadata_url: str) -> None:
     (data / "topics" / "t" / "topic.json").write_text("{}")
     store = DeepStore(deep_storage)
     segments = [put(store, data.parent, version, n, 5) for version in (OLD, NEW) for n in (0, 1)]
+    if metadata_url == metadata_of(data):
+        create_metadata(data / "metadata.db")
     with MetadataStore.open(metadata_url) as metadata:
         for one in segments:
             assert metadata.publish(PublishRequest("t", "dé_f", (one.to_row(),))).ok

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from markdown_kit import fences
 
 from penstock.flow.processor.documentation import describe
 from penstock.flow.processor.registry import ProcessorRegistry
@@ -94,24 +94,13 @@ def test_module_names() -> None:
         assert list(new_files(name)) == [f"{module}.py", f"test_{module}.py"]
 
 
-def test_the_guide_runs(tmp_path: Path) -> None:
-    page = (DOCS / "guides/write-a-processor.md").read_text()
-    processor, test = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    (tmp_path / "count_words.py").write_text(processor)
-    (tmp_path / "test_count_words.py").write_text(test)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
-
-
 def test_the_commands_of_the_guide_find_a_class_of_a_listed_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = (DOCS / "guides/write-a-processor.md").read_text()
-    [source, _] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    [flow] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    (tmp_path / "count_words.py").write_text(source)
-    (tmp_path / "words.yaml").write_text(flow)
+    page = fences(DOCS / "howto" / "write-a-processor.md")
+    files = {fence.title: fence.text for fence in page if fence.title}
+    (tmp_path / "count_words.py").write_text(files["processors/count_words.py"])
+    (tmp_path / "words.yaml").write_text(files["words.yaml"])
     monkeypatch.setattr(sys, "path", [*sys.path])
     listed = ["--flow-modules", f"{tmp_path}/"]
     validate = ["flow", "validate", str(tmp_path / "words.yaml")]

@@ -10,6 +10,7 @@ from unittest.mock import create_autospec
 import httpx
 import pytest
 from event_kit import KeptEvents
+from metadata_kit import open_metadata
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -94,7 +95,7 @@ def clock() -> Jumping:
 
 @pytest.fixture
 def store(tmp_path: Path, clock: Jumping) -> Iterator[MetadataStore]:
-    with MetadataStore.open(f"sqlite:///{tmp_path}/m.db", clock=clock) as opened:
+    with open_metadata(tmp_path, clock) as opened:
         yield opened
 
 

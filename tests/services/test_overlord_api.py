@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from metadata_kit import open_metadata
 from overlord_kit import Api, OverlordWorld, noop, ready
 from places_kit import FixedPlaces
 
@@ -16,7 +17,7 @@ from penstock.services.api.asgi import application
 from penstock.services.api.router import RouterParts, RouterRoutes
 from penstock.services.membership.leases import LeaseDirectory
 from penstock.services.options.values import HostPort
-from penstock.storage.metadata import AllocateRequest, MetadataStore, PublishRequest, SegmentRow
+from penstock.storage.metadata import AllocateRequest, PublishRequest, SegmentRow
 from penstock.testing.clock import VirtualClock
 
 P = "/druid/indexer/v1"
@@ -72,7 +73,7 @@ def test_a_task_is_submitted_runs_and_ends(world: OverlordWorld, api: Api) -> No
 
 
 def test_an_overlord_that_does_not_answer_is_named(tmp_path: Path) -> None:
-    store = MetadataStore.open(f"sqlite:///{tmp_path}/m.db", clock=VirtualClock())
+    store = open_metadata(tmp_path, VirtualClock())
     store.leases.renew("overlord", "o", host="127.0.0.1", port=1, ttl_ms=1_000)
     address = HostPort("127.0.0.1", 1)
     parts = RouterParts(

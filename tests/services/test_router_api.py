@@ -21,6 +21,7 @@ import httpx
 import pyarrow as pa
 import pytest
 from event_kit import KeptEvents
+from metadata_kit import open_metadata
 from places_kit import FixedPlaces
 from starlette.concurrency import run_in_threadpool
 
@@ -48,7 +49,7 @@ from penstock.spark.projections.selector import ProjectionOptions
 from penstock.spark.sql import answer_files
 from penstock.spark.sql.answer_files import AnswerFolder
 from penstock.spark.sql.service import LargeAnswer, RegisteredQuery, SqlQuery, SqlResult
-from penstock.storage.metadata import MetadataStore, PublishRequest, SegmentRow
+from penstock.storage.metadata import PublishRequest, SegmentRow
 from penstock.testing.clock import VirtualClock
 
 SQL = "/druid/v2/sql"
@@ -96,7 +97,7 @@ class FakeSql:
 class Rig:
     def __init__(self, folder: Path, token: str | None = None) -> None:
         self.clock = VirtualClock()
-        self.store = MetadataStore.open(f"sqlite:///{folder}/m.db", clock=self.clock)
+        self.store = open_metadata(folder, self.clock)
         self.sql = FakeSql()
         self.ready = True
         # Nothing listens there: the port of a protocol (tcpmux) that is obsolete.
@@ -566,9 +567,8 @@ async def test_large_answers_take_turns_and_keep_small_ones_waiting_for_nothing(
     async with asyncio.timeout(10):
         assert (await rig.ask("POST", SQL, json={"query": "small"})).json() == [{"a": 1}]
     large.let_go.set()
-    for one in asked:
-        answer = await one
-        assert answer.json() == [{"a": number} for number in range(20_000)]
+    [answer] = {(await one).content for one in asked}
+    assert json.loads(answer) == [{"a": number} for number in range(20_000)]
     assert large.most_writing == LARGE_MAX
     assert large.files() == []
     metrics = (await rig.ask("GET", "/metrics")).text

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 import orjson
 import pytest
+from metadata_kit import open_metadata
 from places_kit import FixedPlaces
 from starlette.applications import Starlette
 
@@ -44,7 +45,7 @@ COLUMNS = (("__time", "timestamp"), ("n", "bigint"))
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[MetadataStore]:
-    with MetadataStore.open(f"sqlite:///{tmp_path}/m.db", clock=VirtualClock()) as opened:
+    with open_metadata(tmp_path, VirtualClock()) as opened:
         yield opened
 
 

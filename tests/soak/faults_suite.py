@@ -28,6 +28,7 @@ TESTS: Final = Path(__file__).parents[1]
 # returns.
 PARTS: Final = {
     "broker": "broker/broker_faults_suite",
+    "client-inside": "client/test_client_faults:insides",
     "locks": "indexing/lock_faults_suite",
     "task-queue": "indexing/task_queue_faults_suite",
     "supervisor": "indexing/supervisor_faults_suite",

@@ -8,6 +8,7 @@ time a part: of a row whose chunk is hidden there only, the event is hidden.
 
 from __future__ import annotations
 
+import functools
 import random
 import tempfile
 from collections import Counter
@@ -16,8 +17,19 @@ from dataclasses import dataclass, field, replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from metadata_kit import open_metadata
 from replacing_kit import left_for
-from sqlalchemy import event, select
+from sqlalchemy import (
+    ColumnElement,
+    CompoundSelect,
+    Text,
+    cast,
+    event,
+    func,
+    literal,
+    select,
+    union_all,
+)
 
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import (
@@ -281,7 +293,7 @@ def play(store: MetadataStore, operations) -> None:
 def test_any_order_of_commits_shows_each_event_once(operations) -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
-        MetadataStore.open(f"sqlite:///{folder}/m.db") as store,
+        open_metadata(folder) as store,
     ):
         play(store, operations)
 
@@ -293,7 +305,7 @@ def test_a_chunk_that_shows_again_beside_its_copy_shows_no_event_twice(tmp_path)
         *[("drop", 0), ("append", 0), ("begin replace", False), ("end replace", 0), ("drop", 0)],
         *[("append", 0), ("drop", 0), ("append", 0)],
     ]
-    with MetadataStore.open(f"sqlite:///{tmp_path}/m.db") as store:
+    with open_metadata(tmp_path) as store:
         play(store, story)
 
 
@@ -325,14 +337,26 @@ class Cut(BaseException):
     """The process is gone."""
 
 
-def dump(store: MetadataStore):
-    def read(connection):
-        return {
-            table.name: sorted(connection.execute(select(table)).all(), key=repr)
-            for table in schema.tables.sorted_tables
-        }
+@functools.cache
+def all_rows() -> CompoundSelect:
+    """Return the statement that reads the rows of all tables, each as the name and one text."""
 
-    return store._database.read(read)
+    def text_of(column) -> ColumnElement[str]:
+        return func.coalesce(cast(column, Text), literal("no value"))
+
+    return union_all(
+        *(
+            select(
+                literal(table.name),
+                functools.reduce(lambda row, one: row + "|" + one, map(text_of, table.columns)),
+            )
+            for table in schema.tables.sorted_tables
+        )
+    )
+
+
+def dump(store: MetadataStore):
+    return store._database.read(lambda c: sorted(map(tuple, c.execute(all_rows()).all())))
 
 
 def cut_everywhere(store: MetadataStore, action) -> int:

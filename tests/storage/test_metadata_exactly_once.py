@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from metadata_kit import open_metadata
 
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import (
@@ -160,7 +161,7 @@ def play(store: MetadataStore, operations) -> None:
 def test_any_order_of_publishers_counts_each_event_once(operations) -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
-        MetadataStore.open(f"sqlite:///{folder}/m.db") as store,
+        open_metadata(folder) as store,
     ):
         play(store, operations)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from serving_kit import serving
-from walking_kit import FLOW_GUIDE, Walk, first_flow, in_a_process, steps_of, write_files
+from walking_kit import FLOW_GUIDE, Walk, first_flow, in_a_process, steps_of
 
 from penstock.services.demo.run import processes_of
 from penstock.testing.server import LocalPenstock
@@ -26,35 +26,6 @@ TOUR = {
     "penstock topic peek clicks --max": r"/docs",
     "penstock topic peek clicks.dead-letter": r"not JSON",
 }
-STREAM = {
-    "penstock sql 'SELECT shop": r"Basel +1 +400\nBern +2 +1650",
-    "penstock supervisor status orders": r"(?i)running|suspended",
-    "penstock topic peek orders.broken": r"yesterday|time",
-    "penstock segment list orders": r"2026-11-20[\s\S]*2026-11-21",
-    "penstock task list --datasource orders": r"(RUNNING[\s\S]*){2}",
-    "penstock sql 'SELECT count(*) AS orders, min": r"4 +2026-11-20",
-}
-
-BATCH = {
-    "penstock sql 'SELECT count(*) AS sales, sum(cents) AS cents FROM sales'": r"2 +1000399",
-    "penstock segment list sales": r"2026-11-20[\s\S]*2026-11-21",
-    "penstock sql 'SELECT year": r"2025 +3 +1030\n2026 +2 +1000399",
-    "penstock sql 'SELECT date": r"2026-11-20 +1 +999\n2026-11-21 +2 +500",
-    "penstock sql 'SELECT sum(sales)": r"\d +\d",
-    "penstock sql --file returns.sql": r"succeeded",
-    "penstock sql 'SELECT shop, cents, sold": r"Basel +300 +300\nBern +80 +380",
-    "penstock task list --datasource sales": r"index_parallel",
-}
-COMPACTION = {
-    "penstock segment list visits": r"visits_",
-    # The one that was written anew and the one that stays, both under the new version.
-    "penstock segment timeline visits": r"(2025-11-20T\S+ +2\d{3}-\S+ +[01] [\s\S]*){2}",
-    "penstock sql 'SELECT count(*) AS visits, sum": r"3 +50",
-    "penstock rule list": r"dropByInterval[\s\S]*loadForever",
-    "penstock sql 'SELECT count(*) AS visits, min": r"2 +2025-11-20",
-}
-
-
 FLOW = {
     "penstock flow validate": r"flow flights is valid",
     "penstock flow apply first.yaml": r"\+ processor Read[\s\S]*no component runs yet",
@@ -91,37 +62,12 @@ def served(tmp_path_factory: pytest.TempPathFactory, shared_spark: str) -> Itera
         yield Served(server, folder / "data", variables)
 
 
-def walk(page: str, served: Served, folder: Path, expected: Mapping[str, str]) -> None:
-    names = write_files(page, folder)
-    assert names
-    for name in names:
-        # Where the reader's files are is the one thing that a page cannot know.
-        (folder / name).write_text((folder / name).read_text().replace("$FOLDER", str(folder)))
-    typed = Walk(folder, served.variables, expected)
-    steps = steps_of(page)
-    assert len(steps) > 8
-    for step in steps:
-        typed.type(step.command, step.shown)
-
-
 def test_the_tour(served: Served, tmp_path: Path) -> None:
     walk = Walk(tmp_path, served.variables, TOUR, run=in_a_process)
     steps = steps_of("tour.md")
     assert len(steps) > 8
     for step in steps:
         walk.type(step.command, step.shown)
-
-
-def test_streams(served: Served, tmp_path: Path) -> None:
-    walk("guides/stream-into-a-datasource.md", served, tmp_path, STREAM)
-
-
-def test_batches(served: Served, tmp_path: Path) -> None:
-    walk("guides/batch-and-backfill.md", served, tmp_path, BATCH)
-
-
-def test_compaction_and_retention(served: Served, tmp_path: Path) -> None:
-    walk("guides/compaction-and-retention.md", served, tmp_path, COMPACTION)
 
 
 def test_a_flow(served: Served, tmp_path: Path) -> None:

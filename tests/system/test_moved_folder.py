@@ -1,4 +1,7 @@
-"""A data folder that is moved: made by the code before paths became relative, and by today's."""
+"""A data folder that is moved: made by the code before paths became relative, and by today's.
+
+Its Penstock is killed as a whole once: here that costs no start of Spark, as it does in `test_up`.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,11 @@ def task_states(folder: Path) -> dict[str, str]:
         return dict(connection.execute("SELECT id, state FROM penstock_tasks"))
 
 
-def test_an_old_folder_works_at_another_place_and_again_after_a_move(
+def failed_tasks(folder: Path) -> set[str]:
+    return {name for name, state in task_states(folder).items() if state == "FAILED"}
+
+
+def test_an_old_folder_works_at_another_place_and_again_after_a_kill_and_a_move(
     tmp_path: Path, shared_spark: str
 ) -> None:
     with tarfile.open(OLD_FOLDER) as archive:
@@ -49,11 +56,21 @@ def test_an_old_folder_works_at_another_place_and_again_after_a_move(
     streaming = [name for name, state in task_states(moved).items() if state == "RUNNING"]
     assert streaming
     variables = {"PENSTOCK_SPARK_CONNECT": shared_spark}
+
+    def published() -> bool:
+        publish(rig, OLD_EVENTS + 1_500, OLD_EVENTS + 2_000)
+        return True
+
     with running_rig(moved, variables) as rig:
         until_exact(rig, OLD_EVENTS)
         publish(rig, OLD_EVENTS, OLD_EVENTS + 1_000)
         until_exact(rig, OLD_EVENTS + 1_000)
-        assert "FAILED" not in task_states(moved).values()
+        assert not failed_tasks(moved)
+        publish(rig, OLD_EVENTS + 1_000, OLD_EVENTS + 1_500)
+        rig.kill("launcher")
+        rig.until("a broker", published)
+        until_exact(rig, OLD_EVENTS + 2_000)
+        failed = failed_tasks(moved)  # it read when it was killed
     again = tmp_path / "again"
     moved.rename(again)
     before = {name for name, state in task_states(again).items() if state == "RUNNING"}
@@ -61,13 +78,13 @@ def test_an_old_folder_works_at_another_place_and_again_after_a_move(
     # Whoever still reads the former place finds nothing of use there.
     moved.mkdir()
     with running_rig(again, variables) as rig:
-        until_exact(rig, OLD_EVENTS + 1_000)
+        until_exact(rig, OLD_EVENTS + 2_000)
         rig.hand_over(TOPIC)
         rig.until("the segments", lambda: rig.is_published(TOPIC), 300)
         rig.run_task(compaction(HALF), 300)
-        publish(rig, OLD_EVENTS + 1_000, OLD_EVENTS + 2_000)
-        until_exact(rig, OLD_EVENTS + 2_000)
-        assert "FAILED" not in task_states(again).values()
+        publish(rig, OLD_EVENTS + 2_000, OLD_EVENTS + 3_000)
+        until_exact(rig, OLD_EVENTS + 3_000)
+        assert failed_tasks(again) == failed
     assert list(moved.iterdir()) == []
     with sqlite3.connect(again / "metadata.db") as connection:
         for table in ("penstock_segments", "penstock_announced", "penstock_tasks"):

@@ -1,4 +1,4 @@
-"""The examples of the page about tests run."""
+"""The examples of the page about tests that `test_manual` does not run."""
 
 from __future__ import annotations
 
@@ -8,23 +8,18 @@ import sys
 from pathlib import Path
 
 import pytest
+from markdown_kit import ROOT, fences
 
 pytestmark = pytest.mark.system
 
-PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
-FILES = re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE.read_text(), re.DOTALL)
+PAGE = ROOT / "docs" / "howto" / "test-your-programs.md"
+FILES = {fence.title: fence.text for fence in fences(PAGE) if fence.title}
 
 
-def write(folder: Path, *names: str) -> None:
-    """Write files of the page; of two with one name, the last."""
-    for name, text in FILES:
-        if name in names:
-            (folder / name).write_text(text)
-
-
-def run(folder: Path, *arguments: str) -> str:
+def run_tests(folder: Path) -> str:
+    """Run the tests of a folder; fail if one of them fails."""
     done = subprocess.run(
-        [sys.executable, *arguments],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error"],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -35,48 +30,20 @@ def run(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def test_every_file_of_the_page_is_run() -> None:
-    assert {name for name, _ in FILES} == {
-        "conftest.py",
-        "slow_pages.py",
-        "test_slow_pages.py",
-        "check.py",
-        "test_clicks.py",
-        "keep_latest.py",
-        "test_keep_latest.py",
-        "test_time.py",
-    }
-
-
-def test_the_examples_with_a_broker(tmp_path: Path) -> None:
-    write(tmp_path, "conftest.py", "slow_pages.py", "test_slow_pages.py", "test_time.py")
-    shown = run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error")
-    assert "3 passed" in shown
-
-
-def test_the_example_with_a_power_loss(tmp_path: Path) -> None:
-    write(tmp_path, "keep_latest.py", "test_keep_latest.py")
-    test = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error")
-    assert "1 passed" in run(tmp_path, *test)
-    processor = tmp_path / "keep_latest.py"
-    text = processor.read_text()
-    assert text.count("file.sync()") == 1
-    processor.write_text(text.replace("file.sync()", "pass"))
+def test_the_example_with_a_power_loss_fails_without_a_sync(tmp_path: Path) -> None:
+    processor = FILES["keep_latest.py"]
+    assert processor.count("file.sync()") == 1
+    (tmp_path / "keep_latest.py").write_text(processor.replace("file.sync()", "pass"))
+    (tmp_path / "test_keep_latest.py").write_text(FILES["test_keep_latest.py"])
     with pytest.raises(AssertionError, match="test_the_file_has_the_old_or_the_new_content"):
-        run(tmp_path, *test)
-
-
-def test_the_example_without_pytest(tmp_path: Path) -> None:
-    write(tmp_path, "check.py")
-    assert run(tmp_path, "-W", "error", "check.py").startswith("1 message at 127.0.0.1:")
+        run_tests(tmp_path)
 
 
 def test_the_example_with_sql(tmp_path: Path, shared_spark: str) -> None:
-    write(tmp_path, "conftest.py", "test_clicks.py")
+    (tmp_path / "test_clicks.py").write_text(FILES["test_clicks.py"])
+    conftest = FILES["with_options/conftest.py"]
     variables = f'{{"PENSTOCK_SPARK_CONNECT": {shared_spark!r}}}'
-    conftest = tmp_path / "conftest.py"
-    given = conftest.read_text()
-    assert given.count("return {") == 1
-    conftest.write_text(re.sub(r"return \{.*\}", lambda _: f"return {variables}", given))
-    shown = run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error")
-    assert "1 passed" in shown
+    assert conftest.count("return {") == 1
+    text = re.sub(r"return \{.*\}", lambda _: f"return {variables}", conftest)
+    (tmp_path / "conftest.py").write_text(text)
+    assert "1 passed" in run_tests(tmp_path)

@@ -25,8 +25,17 @@ pytestmark = pytest.mark.system
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[LocalBroker]:
-    with LocalBroker() as made:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENSTOCK_METADATA_URL", "postgresql://production/penstock")
+        made = LocalBroker()
+        made.start()
+    with made:
         yield made
+    assert not made.folder.exists(), "it is a temporary one"
+
+
+def test_no_option_of_the_environment_reaches_it(broker: LocalBroker) -> None:
+    assert "production" not in broker.logs()
 
 
 def test_messages_are_published_and_returned(broker: LocalBroker) -> None:
@@ -80,11 +89,14 @@ def test_a_server_that_does_not_run_says_so(tmp_path: Path) -> None:
         LocalBroker(str(tmp_path)).publish("never", b"one")
 
 
-def test_a_stopped_process_is_ended(tmp_path: Path) -> None:
+def test_a_stopped_process_is_ended_and_a_given_folder_is_kept(tmp_path: Path) -> None:
     with LocalBroker(tmp_path) as broker:
+        broker.publish("kept", b"here")
         assert broker.pid is not None
         os.kill(broker.pid, signal.SIGSTOP)
     assert not broker.is_running
+    with LocalBroker(tmp_path) as again:
+        assert again.messages("kept") == [b"here"]
 
 
 def test_logs_of_before_are_not_shown(broker: LocalBroker) -> None:
@@ -116,20 +128,11 @@ def test_topics_are_deleted(broker: LocalBroker) -> None:
         broker.messages("gone")
 
 
-def test_a_temporary_folder_is_deleted_and_a_given_one_is_kept(tmp_path: Path) -> None:
-    given = tmp_path / "data"
-    with LocalBroker(given) as one, LocalBroker() as other:
-        one.publish("kept", b"here")
-        temporary = other.folder
-        assert temporary.exists()
-    assert not temporary.exists()
-    with LocalBroker(given) as again:
-        assert again.messages("kept") == [b"here"]
-
-
-def test_an_exception_carries_the_logs() -> None:
-    with pytest.raises(ZeroDivisionError) as caught, LocalBroker():
-        _ = 1 / 0
+def test_a_temporary_folder_is_deleted_and_an_exception_carries_the_logs() -> None:
+    broker = LocalBroker()
+    with pytest.raises(ZeroDivisionError) as caught, broker:
+        _ = 1 / (not broker.folder.exists())
+    assert not broker.folder.exists()
     [note] = caught.value.__notes__
     assert "broker serves http://127.0.0.1:" in note
 
@@ -153,12 +156,6 @@ def test_a_start_that_fails_carries_the_logs_and_leaves_no_folder() -> None:
     [note] = caught.value.__notes__
     assert "PENSTOCK_MSG_TIMEOUT: 'soon'" in note
     assert not broker.folder.exists()
-
-
-def test_no_option_of_the_environment_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENSTOCK_METADATA_URL", "postgresql://production/penstock")
-    with LocalBroker() as broker:
-        assert "production" not in broker.logs()
 
 
 PROGRAM_WITH_A_SERVER = """

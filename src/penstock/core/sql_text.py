@@ -126,7 +126,8 @@ _OPENING: Final = frozenset("([{")
 _CLOSING: Final = frozenset(")]}")
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: a long statement has 100,000, and each would take twice as long to create.
+@dataclass(slots=True)
 class Token:
     """A piece of SQL that is neither space nor comment.
 
@@ -164,23 +165,22 @@ def each_token(sql: str) -> Iterator[Token]:
     while at < len(sql):
         match = _TOKEN.match(sql, at)
         assert match is not None  # every character matches something
-        raw = match.group()
-        end = match.end()
-        if match["comment"] and sql[at + 2 : at + 3] != "+":
-            end = _past_comment(sql, at)
-        elif match["text"]:
-            yield Token(raw, "", at, is_text=True)
-        elif match["quoted"]:
-            yield Token(raw, "", at, name=_unquoted(raw))
-        elif match["word"]:
-            yield Token(raw, raw.upper(), at, name=raw)
-        elif match["mark"]:
+        kind, raw, end = match.lastgroup, match.group(), match.end()
+        if kind == "word":
+            yield Token(raw, raw.upper(), at, raw)
+        elif kind == "mark":
             if raw in "'\"`$":
                 raise InvalidRequest(
                     f"{raw} opens a text or name that is not closed or not supported,"
                     f" {place(sql, at)}: close it, and quote text with '…', names with \"…\""
                 )
             yield Token(raw, raw, at)
+        elif kind == "text":
+            yield Token(raw, "", at, is_text=True)
+        elif kind == "quoted":
+            yield Token(raw, "", at, name=_unquoted(raw))
+        elif kind == "comment" and sql[end : end + 1] != "+":
+            end = _past_comment(sql, at)
         at = end
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, select
 
 from penstock.core.errors import Unavailable
 from penstock.storage.metadata import MetadataStore, schema
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from penstock.storage.metadata.sql_database import Transactions
 
 T = TypeVar("T")
+
+_NEWEST = select(schema.terms.c.number).where(schema.terms.c.service == bindparam("of"))
 
 
 class SharedDatabase:
@@ -90,9 +92,7 @@ class SimDatabase:
         """Record a write that succeeded although a newer term had begun."""
         if self._term is None:
             return
-        terms = schema.terms
-        query = select(terms.c.number).where(terms.c.service == self._term.service)
-        newest = connection.execute(query).scalar_one()
+        newest = connection.execute(_NEWEST, {"of": self._term.service}).scalar_one()
         if newest != self._term.number:
             world = self._process.world
             text = f"{self._process.name} of term {self._term.number} wrote in term {newest}"

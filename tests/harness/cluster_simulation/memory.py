@@ -2,7 +2,7 @@
 
 Owns the connection and its transactions. Only one thread of a world runs at any moment and no work
 is interrupted, so one connection serves all, and reads need no transaction. Statements are
-compiled once for all runs, and the real migrations create the tables once.
+compiled once for all runs, and the real migrations create the tables once, which a run copies.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class MemoryDatabase:
         self._driver: Final = driver
         # Transactions are begun and ended here, not by the driver.
         driver.isolation_level = None
-        driver.executescript(_tables())
+        driver.deserialize(_tables())
         self._busy = False
 
     def now_ms(self) -> int:
@@ -83,6 +83,11 @@ class MemoryDatabase:
             self._busy = False
         return result
 
+    @property
+    def changes(self) -> int:
+        """Number of rows that were written; another one if the contents may have changed."""
+        return self._driver.total_changes
+
     def rows(self, query: str, *values: object) -> Sequence[tuple[object, ...]]:
         """Return the rows of an SQL query, without the product's reading code."""
         return self._driver.execute(query, values).fetchall()
@@ -103,10 +108,12 @@ def _engine() -> Engine:
 
 
 @functools.cache
-def _tables() -> str:
-    """Return the statements that create the tables."""
+def _tables() -> bytes:
+    """Return a database with the tables and without rows."""
     with TemporaryDirectory(prefix="simulation") as folder:
         path = Path(folder, "metadata.db")
         MetadataStore.open(sqlite_url(path)).close()
-        with closing(sqlite3.connect(path)) as made:
-            return "\n".join(made.iterdump())
+        # A copy made of statements is none of the file: that one's journal needs a file, too.
+        with closing(sqlite3.connect(path)) as made, closing(sqlite3.connect(":memory:")) as copy:
+            copy.executescript("\n".join(made.iterdump()))
+            return copy.serialize()

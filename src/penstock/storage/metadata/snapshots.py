@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping
 
-from sqlalchemy import ColumnElement, Connection, Row, func, select
+from sqlalchemy import Connection, Row, bindparam, func, select
 
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import schema
@@ -27,6 +27,16 @@ from penstock.storage.metadata.task_roots import full_path, read_roots
 
 # More changes than this are merged by a sort.
 _MOVED_ONE_BY_ONE = 500
+
+# Built once: a query for each snapshot takes longer to build than to execute.
+_TABLE = schema.announced.c
+_ANNOUNCED = select(schema.announced).order_by(
+    _TABLE.datasource, _TABLE.sequence_name, _TABLE.task_id, _TABLE.path
+)
+_ANNOUNCED_OF = _ANNOUNCED.where(_TABLE.datasource == bindparam("of"))
+_USED = select(schema.segments).where(schema.segments.c.used)
+_USED_OF = _USED.where(schema.segments.c.datasource == bindparam("of"))
+_COMMITTED = select(schema.offsets)
 
 
 def read_snapshot(
@@ -49,8 +59,11 @@ def read_snapshot(
 
 
 def _used_segments(connection: Connection, datasource: str | None) -> tuple[SegmentRow, ...]:
-    query = select(schema.segments).where(*_visible(datasource))
-    rows = [SEGMENTS.record(found) for found in connection.execute(query)]
+    if datasource is None:
+        found = connection.execute(_USED)
+    else:
+        found = connection.execute(_USED_OF, {"of": datasource})
+    rows = [SEGMENTS.record(row) for row in found]
     rows.sort(key=_place)
     return tuple(rows)
 
@@ -74,7 +87,9 @@ def _moved(connection: Connection, known: Snapshot) -> tuple[SegmentRow, ...] | 
     else:
         for row in changed:
             _move(rows, row)
-    count = select(func.count()).select_from(table).where(*_visible(known.datasource))
+    count = select(func.count()).select_from(table).where(table.c.used)
+    if known.datasource is not None:
+        count = count.where(table.c.datasource == known.datasource)
     return tuple(rows) if connection.execute(count).scalar_one() == len(rows) else None
 
 
@@ -86,28 +101,18 @@ def _move(rows: list[SegmentRow], row: SegmentRow) -> None:
     rows[at : at + there] = [row] if row.used else []
 
 
-def _visible(datasource: str | None) -> list[ColumnElement[bool]]:
-    table = schema.segments
-    conditions: list[ColumnElement[bool]] = [table.c.used]
-    if datasource is not None:
-        conditions.append(table.c.datasource == datasource)
-    return conditions
-
-
 def _place(row: SegmentRow) -> tuple[str, Interval, str, int]:
     return row.datasource, row.interval, row.version, row.partition_number
 
 
 def _announced(connection: Connection, datasource: str | None) -> tuple[AnnouncedRow, ...]:
-    table = schema.announced
-    query = select(table).order_by(
-        table.c.datasource, table.c.sequence_name, table.c.task_id, table.c.path
-    )
-    if datasource is not None:
-        query = query.where(table.c.datasource == datasource)
+    if datasource is None:
+        rows = connection.execute(_ANNOUNCED)
+    else:
+        rows = connection.execute(_ANNOUNCED_OF, {"of": datasource})
     roots = read_roots(connection)
     sequences: dict[tuple[str, str], dict[str, Candidate]] = {}
-    for found in connection.execute(query):
+    for found in rows:
         by_task = sequences.setdefault((found.datasource, found.sequence_name), {})
         candidate = by_task.get(found.task_id)
         if candidate is None:
@@ -119,8 +124,7 @@ def _announced(connection: Connection, datasource: str | None) -> tuple[Announce
 
 
 def _committed(connection: Connection) -> dict[str, CommittedRow]:
-    table = schema.offsets
-    found = connection.execute(select(table))
+    found = connection.execute(_COMMITTED)
     return {row.supervisor_id: COMMITTED.record(row) for row in found}
 
 

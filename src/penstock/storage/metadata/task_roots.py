@@ -56,10 +56,12 @@ class TaskRoots:
         return self._database.read(read_roots)
 
 
+_ROOTS = select(schema.task_roots.c.id, schema.task_roots.c.path)
+
+
 def read_roots(connection: Connection) -> dict[str, str]:
     """Return the current path of each task root by its id."""
-    table = schema.task_roots
-    return {row.id: row.path for row in connection.execute(select(table.c.id, table.c.path))}
+    return {row.id: row.path for row in connection.execute(_ROOTS)}
 
 
 def stored_path(path: str, roots: Mapping[str, str]) -> dict[str, str]:

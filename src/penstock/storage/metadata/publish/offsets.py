@@ -10,7 +10,7 @@ from dataclasses import asdict
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from penstock.core.errors import Conflict
 from penstock.storage.metadata import schema
@@ -50,11 +50,13 @@ def compare(committed: CommittedRow | None, start: Offsets, topic_id: str = "") 
     return OffsetComparison.BEHIND
 
 
+# Built once: all supervisors read theirs again and again.
+_COMMITTED = select(schema.offsets).where(schema.offsets.c.supervisor_id == bindparam("of"))
+
+
 def read_committed(connection: Connection, supervisor_id: str) -> CommittedRow | None:
     """Return the committed offsets and their topic, None before the first."""
-    table = schema.offsets
-    query = select(table).where(table.c.supervisor_id == supervisor_id)
-    found = connection.execute(query).one_or_none()
+    found = connection.execute(_COMMITTED, {"of": supervisor_id}).one_or_none()
     return None if found is None else COMMITTED.record(found)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, insert, select, update
 
 from penstock.core.errors import Fenced
 from penstock.storage.metadata import schema
@@ -200,15 +200,27 @@ class Terms:
         return term
 
 
+# Built once: each write of a leader executes it. The row lock of PostgreSQL excludes `take` but not
+# `renew`.
+_NEWEST = (
+    select(schema.terms.c.number)
+    .where(
+        schema.terms.c.service == bindparam("of_service"),
+        schema.terms.c.number == bindparam("of_number"),
+        schema.terms.c.holder == bindparam("of_holder"),
+    )
+    .with_for_update(read=True, key_share=True)
+)
+
+
 def require_newest(connection: Connection, term: Term) -> None:
     """Lock the term's row until the transaction ends, so that no later term starts before.
 
     Raises:
         Fenced: It is no longer the newest term.
     """
-    query = select(schema.terms.c.number).where(*_is(term))
-    # The row lock of PostgreSQL that excludes `take` but not `renew`.
-    if connection.execute(query.with_for_update(read=True, key_share=True)).first() is None:
+    wanted = {"of_service": term.service, "of_number": term.number, "of_holder": term.holder}
+    if connection.execute(_NEWEST, wanted).first() is None:
         raise _fenced(connection, term)
 
 
@@ -225,11 +237,12 @@ def _renewal(term: Term | Row[tuple[object, ...]]) -> tuple[object, object]:
     return term.number, term.expires_ms
 
 
+_FIND = select(schema.terms).where(schema.terms.c.service == bindparam("of"))
+_FIND_LOCKED = _FIND.with_for_update()
+
+
 def _find(connection: Connection, service: str, *, lock: bool) -> Row[tuple[object, ...]] | None:
-    query = select(schema.terms).where(schema.terms.c.service == service)
-    if lock:
-        query = query.with_for_update()
-    return connection.execute(query).one_or_none()
+    return connection.execute(_FIND_LOCKED if lock else _FIND, {"of": service}).one_or_none()
 
 
 def _fenced(connection: Connection, term: Term) -> Fenced:

@@ -38,6 +38,7 @@ _SET_STATUS = (
     .where(schema.tasks.c.id == bindparam("b_id"))
     .values({name: bindparam(f"b_{name}") for name in ("state", "active", "status", "updated_ms")})
 )
+_BY_ID = select(schema.tasks).where(schema.tasks.c.id == bindparam("of"))
 
 
 class Tasks:
@@ -103,8 +104,7 @@ class Tasks:
 
     def get(self, task_id: str) -> TaskRow | None:
         """Return one task, None if it does not exist."""
-        query = select(schema.tasks).where(schema.tasks.c.id == task_id)
-        found = self._database.read(lambda c: c.execute(query).one_or_none())
+        found = self._database.read(lambda c: c.execute(_BY_ID, {"of": task_id}).one_or_none())
         return None if found is None else TASKS.record(found)
 
     def list(
