@@ -176,7 +176,7 @@ class MetadataStore:
     def publish(self, request: PublishRequest) -> PublishOutcome:
         """Publish segments and move the supervisor's offsets, both or neither.
 
-        The start offsets are compared with the committed ones (table in `docs/concepts/metadata.md`).
+        The start offsets are compared with the committed ones (table: `docs/concepts/metadata.md`).
         On success the same transaction adds the counts and deletes the sequence's pending segments
         and announced files, so that a snapshot has each event once.
 
