@@ -84,7 +84,6 @@ LATER_FILES = frozenset(
         "test_backup.py",
         "test_case_of_columns.py",
         "test_database_task.py",
-        "test_guides.py",
         "test_manual.py",
         "test_moved_folder.py",
         "test_role_loops.py",

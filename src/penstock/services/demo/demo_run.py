@@ -128,7 +128,7 @@ T = TypeVar("T")
 GROUPS = [0]
 SPEC = "flights-supervisor.json"
 FLOW = "flights.yaml"
-TOUR = "https://github.com/penstock/penstock/blob/main/docs/quickstart.md"
+TUTORIALS = "https://github.com/penstock/penstock/blob/main/docs/tutorials/index.md"
 # Folder of the flow's input, in the data folder.
 FILES = "flights"
 WATCH_EVERY_S = 0.25
@@ -404,7 +404,7 @@ class Demo:
         hints = (
             (commands[0], "runs Penstock over this data again"),
             (commands[1], "queries it, in a second terminal"),
-            (TOUR, "the tour"),
+            (TUTORIALS, "tutorials"),
         )
         width = max(len(text) for text, _ in hints)
         lines = [f"  {text:<{width}}   {meaning}" for text, meaning in hints]

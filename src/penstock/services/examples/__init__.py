@@ -1,7 +1,8 @@
 """Example specs, flows and files for operators in the package; `penstock init` writes them.
 
-The specs and the flow are the ones that the documentation uses: the supervisor of the tour, and the
-flow and the supervisor of the demo. The files for operators are templates for their own systems.
+The specs and the flow are the ones that the documentation uses: the supervisor of the quickstart,
+and the flow and the supervisor of the demo. The files for operators are templates for their own
+systems.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final
 from penstock.core.errors import InvalidRequest, NotFound, Unavailable
 
 EXAMPLES: Final = {
-    "clicks-supervisor.json": "index the topic `clicks` into the datasource `clicks` (the tour)",
+    "clicks-supervisor.json": "index the topic `clicks` into a datasource (the quickstart)",
     "flights-supervisor.json": "index the topic `flights` (the demo)",
     "flights.yaml": "a flow from CSV files to the topic `flights` (the demo)",
     "operations/alert-rules.yaml": "alert rules for Prometheus",
