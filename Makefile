@@ -1,6 +1,6 @@
 # Each target does its own set-up. `make` alone prints this list.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast soak simulate lint fmt bench up docs wheel lock clean
+.PHONY: help setup demo test test-fast soak simulate lint fmt bench up docs docs-serve reference wheel lock clean
 
 # Containers say so at times: then each of the hundreds of processes that the tests start, and each
 # part of Penstock, compiles all of the Python that it imports.
@@ -23,11 +23,15 @@ setup: .venv/.ready-dev  ## Make the environment: .venv with the command .venv/b
 demo: .venv/.ready-demo  ## A year of flights in as events, out as SQL answers (ARGS=--chaos kills processes meanwhile)
 	@.venv/bin/penstock demo $(ARGS)
 
+# The class archive of Spark may be gone since the set-up: the cache keeps three. Without it each JVM
+# of a test takes eight seconds of CPU time more.
 test: .venv/.ready-dev  ## Every test of behaviour, from nothing
 	@scripts/setup postgres
 	@scripts/setup zookeeper
+	@scripts/setup browser
 	@scripts/setup conformance
 	@scripts/setup wheel
+	@.venv/bin/penstock internal prepare-spark || true
 	@$(PY) -m pytest -n 6 --no-loadscope-reorder --maxfail 10 -m "not lint" $(ARGS)
 
 test-fast: .venv/.ready-dev  ## The tests that need neither Spark, PostgreSQL nor processes
@@ -56,6 +60,15 @@ bench: .venv/.ready-dev  ## One table of ours against a peer and a limit, measur
 up: .venv/.ready-demo  ## Run Penstock in ./data (ARGS="--data-dir DIR …" for more)
 	@.venv/bin/penstock up --data-dir data $(ARGS)
 
+docs: .venv/.ready-dev  ## Build the manual, which `penstock up` serves at /docs
+	@PYTHONPATH=scripts $(PY) -m manual
+
+docs-serve: .venv/.ready-dev  ## Show the manual at http://127.0.0.1:8000, built anew at each change
+	@PYTHONPATH=scripts NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs serve --no-strict $(ARGS)
+
+reference: .venv/.ready-dev  ## Write the pages that are generated from the code: docs/reference and others
+	@PYTHONPATH=scripts $(PY) -m reference
+
 wheel: .venv/.ready-dev  ## Build dist/penstock_io-*.whl
 	@.venv/bin/uv build -q --wheel --no-build-isolation --python $(PY) -o dist . && ls dist/*.whl
 
@@ -66,4 +79,4 @@ lock: .venv/.ready-dev  ## Resolve the dependencies anew into requirements.lock
 		--python-version 3.11 tests/conformance/clients/requirements.in -o tests/conformance/clients/requirements.lock
 
 clean:  ## Remove what the other targets made
-	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis demo-data build dist
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis demo-data build dist src/penstock/services/site

@@ -90,6 +90,7 @@ LATER_FILES = frozenset(
         "test_rolling_restart.py",
         "test_router_limits.py",
         "test_secret_reads.py",
+        "test_served_manual.py",
         "test_side_by_side.py",
         "test_stalled_readers.py",
         "test_testing_page.py",
@@ -98,7 +99,6 @@ LATER_FILES = frozenset(
 # Long files of Spark tests that start a Spark of their own, or need none.
 OWN_SPARK_FILES = frozenset(
     {
-        "test_batch_stores.py",
         "test_database_rows.py",
         "test_input_bombs.py",
         "test_killed_spark.py",

@@ -71,9 +71,9 @@ SMALL_MODULES = {
     "flow.processors.builtin": "the table of processors, whose entries are read by name",
     "indexing.batch.task_kinds": "the table of batch tasks",
     "indexing.lockbox.restored_locks": "pure, for the start of a term; `lockboxes` has the lanes",
-    "indexing.source.topic": "one module for each kind of stream",
+    "indexing.source.topic_supplier": "one module for each kind of stream",
     "indexing.task.persist_merge": "the task's own module already has three parts",
-    "services.api.indexer.routes": "the list of all routes",
+    "services.api.indexer.overlord_routes": "the list of all routes",
     "services.api.sql_answer": "an ASGI response; `sql` holds the route",
     "services.child_command": "imports the command line, which imports `server_process`",
     "services.cli.flow.commands": "one module for each group of commands",
@@ -106,7 +106,8 @@ def test_no_class_name_exists_twice_without_a_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    "page_name", ["contributing/where.md", "contributing/architecture.md", "seams.md"]
+    "page_name",
+    ["contributing/where.md", "contributing/architecture.md", "contributing/boundaries.md"],
 )
 def test_every_module_that_a_page_for_contributors_names_exists(page_name: str) -> None:
     page = cohesion.ROOT / "docs" / page_name

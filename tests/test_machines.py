@@ -1,11 +1,11 @@
-"""Each state machine of the product: its table, and the page that shows it."""
+"""Each state machine of the product: its table."""
 
 from __future__ import annotations
 
 import pytest
 
-from machines import MACHINES, PAGE, page
 from penstock.core.state_machine import Transition
+from reference.transitions import MACHINES
 
 
 @pytest.mark.parametrize("title", MACHINES)
@@ -46,7 +46,3 @@ def test_a_state_that_is_not_final_can_be_left(title: str) -> None:
     for state in set(machine.states) - machine.final:
         outcomes = [machine.outcome(state, event) for event in machine.table]
         assert any(isinstance(c, Transition) and c.state != state for c in outcomes), state
-
-
-def test_the_page_of_transitions_is_up_to_date() -> None:
-    assert PAGE.read_text() == page(), "run: python tests/machines.py"

@@ -15,7 +15,7 @@ sys.path.insert(0, str(FOLDER))
 
 from drawing import Picture  # noqa: E402 - of this folder
 
-_KIT: Final = frozenset({"draw", "drawing"})
+_KIT: Final = frozenset({"charts", "draw", "drawing"})
 
 
 def pictures() -> dict[str, Picture]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import re
 import socket
 import struct
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
@@ -281,16 +279,6 @@ def test_the_table_covers_every_route(broker: RunningBroker) -> None:
     # Other tests check the answers of these.
     elsewhere = {"/info", "/stats", "/topics", "/nodes", "/debug", "/status/ready"}
     assert routes - tried == {("GET", path) for path in elsewhere} - tried
-
-
-def test_the_page_names_every_route_and_no_other(broker: RunningBroker) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "broker.md").read_text()
-    named = set(re.findall(r"^\| (GET|POST|PUT|DELETE) `(/[a-z/<>]+)` \|", page, re.MULTILINE))
-    assert named == {
-        (method, path)
-        for path, methods in BrokerHttpApp(broker.server.broker).routes.items()
-        for method in methods
-    }
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -234,7 +234,7 @@ def test_any_life_of_a_topic_keeps_its_promises(seed: int) -> None:
         world.fs.kill_at(rng.randint(1, 400), keep_bytes=rng.choice((0, 20, 10_000)))
         play(world, first)
         for _ in range(3):
-            # What an fsync lost is known to the process only, see docs/storage.md: no kill then.
+            # What an fsync lost is known to the process only: no kill then.
             power = world.faulty or rng.random() < 0.5
             world.restart(power=power, again=rng.choice((0, 0, 1, 2, 3, 5, 8)))
             world.fs.kill_at(world.fs.steps + rng.randint(30, 500), keep_bytes=rng.choice((0, 20)))

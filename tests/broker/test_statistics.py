@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import itertools
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
@@ -16,8 +15,9 @@ from v2_kit import V2
 
 from penstock.broker.client_registry import ClientStatistics
 from penstock.broker.statistics.document import duration_text, json_pieces, text_pieces
-from penstock.broker.statistics.topics import Selection
-from penstock.broker.tcp.session import ClientSession
+from penstock.broker.statistics.topic_statistics import Selection
+from penstock.broker.tcp.client_session import ClientSession
+from reference.compatibility import sections
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -384,8 +384,9 @@ def test_durations_are_written_as_go_does(duration_ms: int, text: str) -> None:
 
 
 def test_the_page_names_every_option(broker: RunningBroker) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "nsq-compatibility.md").read_text()
-    named = re.findall(r"`(\w+)`", page[page.index("forms: durations") :].split("\n\n")[1])
-    assert named == sorted(named)
+    [table] = [one for one in sections("nsq") if one.head == "option"]
+    rows = [re.findall(r"`(\w+)`", one.cells[0]) for one in table.features]
+    assert all(row == sorted(row) for row in rows)
+    named = [name for row in rows for name in row]
     for option in named:
         assert broker.ask("GET", f"/config/{option}").status == 200, option

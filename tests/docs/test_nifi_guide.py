@@ -1,4 +1,4 @@
-"""docs/guides/moving-from-nifi.md: its flow can be applied, its commands do what it says."""
+"""docs/howto/move-from-nifi.md: its flow can be applied, its commands do what it says."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.graph.model import Retry
+from penstock.flow.graph.flow_model import Retry
 from penstock.flow.graph.yaml_reader import read_flow
-from penstock.flow.processor.registry import ProcessorRegistry
+from penstock.flow.processor.processor_registry import ProcessorRegistry
 from penstock.flow.scheduling.cron.expression import CronExpression
 from penstock.services.cli.entry import run
 from penstock.services.host.data_folder import DataFolder
@@ -26,7 +26,7 @@ from penstock.services.processors import PROCESSORS
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 from penstock.storage.disk import OsFileSystem
 
-PAGE = ROOT / "docs" / "guides" / "moving-from-nifi.md"
+PAGE = ROOT / "docs" / "howto" / "move-from-nifi.md"
 QUEUE = "0a1b2c3d-0158-1000-ffff-ffffa1b2c3d4"
 
 

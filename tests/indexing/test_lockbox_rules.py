@@ -10,13 +10,13 @@ from lockbox_kit import DAY, SOURCE, Story, hours, killer, task
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Interval
-from penstock.indexing.lockbox.model import (
+from penstock.indexing.lockbox.lock_rules import coexist, concerns, reusable
+from penstock.indexing.lockbox.task_locks import (
     LockGranularity,
     LockRequest,
     LockType,
     TaskLock,
 )
-from penstock.indexing.lockbox.rules import coexist, concerns, reusable
 
 EXCLUSIVE, SHARED, REPLACE, APPEND, KILL = LockType
 
@@ -141,7 +141,7 @@ def test_requests_that_make_no_sense_are_refused() -> None:
         one.request(DAY, partition_number=1)
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "locks.md"
+PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "locks.md"
 CELLS = {
     frozenset(ANY): "yes",
     frozenset[str](): "no",

@@ -1,25 +1,21 @@
-"""docs/spec-reference.md is what the models say, and the guide knows every name of a table."""
+"""The page of specs: every model and field has a meaning, and no meaning is left over."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import get_args
+import json
 
 import pytest
 
-from penstock.indexing.specs.aggregators import AggregatorType
-from penstock.indexing.specs.druid_expressions.functions import DRUIDS_ALONE, REFUSED
-from penstock.indexing.specs.model import SpecModel
-from spec_meanings import IGNORED, MEANINGS, OURS
-from spec_page import meaning, models, reference_page
+from penstock.indexing.specs import parse_supervisor
+from penstock.indexing.specs.batch.batch_task_specs import parse_batch_task
+from penstock.indexing.specs.retention_rules import parse_rules
+from penstock.indexing.specs.spec_base import SpecModel
+from penstock.indexing.specs.task_context import _FLAGS, _NUMBERS
+from reference.spec_groups import CONTEXT, EXAMPLES, TITLES
+from reference.spec_meanings import IGNORED, MEANINGS, OURS
+from reference.specs import meaning, models
 
-DOCS = Path(__file__).parents[2] / "docs"
-GUIDE = (DOCS / "ingestion-spec.md").read_text()
-
-
-def test_the_page_is_what_the_models_say() -> None:
-    told = "is stale: python tests/spec_page.py"
-    assert (DOCS / "spec-reference.md").read_text() == reference_page(), told
+MODELS = {model.__name__: model for model in models()}
 
 
 @pytest.mark.parametrize("model", models(), ids=lambda model: model.__name__)
@@ -28,7 +24,12 @@ def test_every_model_and_field_is_described(model: type[SpecModel]) -> None:
     assert all(meaning(model, field.alias or "") for field in model.model_fields.values())
 
 
-def test_nothing_is_described_that_is_not_there() -> None:
+def test_every_model_has_one_heading() -> None:
+    assert TITLES.keys() == MODELS.keys()
+    assert len(set(TITLES.values())) == len(TITLES)
+
+
+def test_nothing_is_described_that_does_not_exist() -> None:
     fields = {
         (model.__name__, field.alias) for model in models() for field in model.model_fields.values()
     }
@@ -40,14 +41,18 @@ def test_nothing_is_described_that_is_not_there() -> None:
     assert set(IGNORED) - ignored == set()
 
 
-def test_the_guide_names_filters_metrics_and_functions() -> None:
-    filters = [m for m in models() if m.__name__.endswith("Filter")]
-    wanted = [get_args(m.model_fields["type"].annotation)[0] for m in filters]
-    wanted += [f.alias or "" for m in filters for f in m.model_fields.values()]
-    wanted += [
-        name for name in get_args(AggregatorType) if not name.endswith(("Min", "Max", "Last"))
-    ]
-    folded = GUIDE.lower()
-    assert [name for name in wanted if f"`{name}`".lower() not in folded] == []
-    functions = DRUIDS_ALONE - REFUSED.keys()
-    assert [name for name in functions if f"`{name}`" not in folded] == []
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_is_valid(name: str) -> None:
+    value = json.loads(EXAMPLES[name])
+    if name.endswith("SupervisorSpec"):
+        parse_supervisor(value)
+    elif name == "RuleList":
+        parse_rules(value)
+    elif name.endswith("Spec"):
+        parse_batch_task(value)
+    else:
+        MODELS[name].model_validate(value)
+
+
+def test_every_key_of_a_context_that_is_checked_is_described() -> None:
+    assert CONTEXT.keys() == {*_FLAGS, *_NUMBERS, "taskLockType", "tags"}

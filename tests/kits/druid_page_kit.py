@@ -1,37 +1,29 @@
-"""Reads the tables of docs/druid-compatibility.md: a line for each endpoint, field and kind."""
+"""Rows of the page on Druid: a line for each endpoint, field and kind, from the page's data."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "druid-compatibility.md"
+from reference.compatibility import sections
+
 METHODS = {"GET", "POST", "PUT", "DELETE"}
-HEADS = {"method", "type", "action", "field", "fields", "kind", "key", "task key", "shard spec"}
-HERE = {"same", "other", "no effect", "refused", "ours"}
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a table: the section that it stands in, and its cells by their heads."""
+    """A row: its section, the head of its first column, its cells, its status and text."""
 
     section: str
-    cells: dict[str, str]
-
-    @property
-    def here(self) -> str:
-        return self.cells["here"]
-
-    @property
-    def told(self) -> str:
-        """The last cell."""
-        return list(self.cells.values())[-1]
+    head: str
+    cells: tuple[str, ...]
+    here: str
+    told: str
 
     @property
     def place(self) -> str:
-        return f"{self.section}: {' '.join(list(self.cells.values())[:2])}"
+        return f"{self.section}: {' '.join(self.cells)}"
 
 
 @dataclass(frozen=True)
@@ -47,37 +39,38 @@ class Endpoint:
         return self.method, self.path
 
 
-def lines() -> Iterator[Line]:
-    """Every line of a table that says what is here."""
-    section, heads = "", []
-    for text in PAGE.read_text().splitlines():
-        if text.startswith("#"):
-            section = text.lstrip("# ")
-        if not text.startswith("|"):
-            heads = []
-            continue
-        cells = [cell.strip() for cell in text.strip("|").split("|")]
-        if not heads:
-            heads = cells
-        elif heads[0] in HEADS and "here" in heads and not text.startswith("|--"):
-            yield Line(section, dict(zip(heads, cells, strict=True)))
+def lines() -> list[Line]:
+    """Every row that has a status."""
+    return [
+        Line(section.title, section.head, tuple(one.cells), one.status, one.text)
+        for section in sections("druid")
+        for one in section.features
+        if one.status
+    ]
 
 
 def endpoints() -> list[Endpoint]:
     """Every endpoint, below the path that its section names."""
     found = []
     for line in lines():
-        if "method" in line.cells:
+        if line.head == "endpoint":
             prefix = re.search(r"`(/[^`]*)`$", line.section)
-            path = line.cells["path"].strip("`").partition("?")[0]
-            whole = (prefix[1] if prefix else "") + path
-            found.append(Endpoint(line.cells["method"], without_names(whole), line))
+            method, _, path = line.cells[0].partition(" ")
+            whole = (prefix[1] if prefix else "") + path.partition("?")[0]
+            found.append(Endpoint(method, without_names(whole), line))
     return found
 
 
 def without_names(path: str) -> str:
     """Write every parameter of a path `{}`."""
     return re.sub(r"\{[^}]*\}", "{}", path)
+
+
+def field_lines() -> Iterator[tuple[Line, list[str], list[str]]]:
+    """(line, kinds, fields) of every line about fields."""
+    for line in lines():
+        if line.head == "field":
+            yield line, *named(line.cells[0])
 
 
 def named(cell: str) -> tuple[list[str], list[str]]:

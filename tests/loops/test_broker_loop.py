@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import re
 import signal
 import socket
 import ssl
@@ -20,6 +19,8 @@ import trustme
 from test_lookupd_registration import Nsqlookupd
 from test_tcp_auth import AuthServer
 from v2_kit import V2, batch, sized
+
+from reference.openapi import groups
 
 PROGRAM = """
 import dataclasses, json, sys
@@ -68,11 +69,9 @@ class Http:
 
 def use_http(ask: Http) -> None:
     """Ask for each path, as it should be asked and without its parameters."""
-    page = Path(__file__).parents[2] / "docs" / "broker.md"
-    for method, path in re.findall(
-        r"^\| (GET|POST|PUT|DELETE) `(/[^`<]*)", page.read_text(), re.MULTILINE
-    ):
-        ask(method, path)
+    for group in groups():
+        for route in group.routes if group.server == "broker" else ():
+            ask(route.method, route.path.partition("{")[0])
     for number in range(30):
         ask("POST", "/mpub?topic=t", b"one\ntwo\n" + b"x" * 500)
         ask("POST", f"/pub?topic=t&durable=true&key={number}", b"three")

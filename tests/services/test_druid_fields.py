@@ -1,36 +1,34 @@
-"""docs/druid-compatibility.md has a line for every field of a spec, and says what becomes of it."""
+"""The page on Druid has a line for every field of a spec, with its right status."""
 
 from __future__ import annotations
 
-import inspect
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import pytest
-from druid_page_kit import Line, lines, named
+from druid_page_kit import Line, field_lines
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from penstock.core.durations import parse_duration
 from penstock.core.errors import InvalidRequest
-from penstock.indexing.overlord.runner import worker_config
 from penstock.indexing.specs.filters import Filter
 from penstock.indexing.specs.input_formats import REFUSED_FORMATS, InputFormat
 from penstock.indexing.specs.inputs import InputSource
-from penstock.indexing.specs.model import SpecModel
 from penstock.indexing.specs.rows.projections import VirtualColumn
+from penstock.indexing.specs.spec_base import SpecModel
 from penstock.indexing.specs.task_context import checked_context
-from spec_meanings import OURS
-from spec_page import models
+from reference.spec_meanings import OURS
+from reference.specs import models
 
 RULES: Final = ("load", "drop", "broadcast")
 # The models of the lines of a section, by the kind that stands before their fields.
 PLACES: Final[Mapping[str, Mapping[str, str]]] = {
-    "Supervisor": {"": "SupervisorSpec"},
-    "Spec": {"": "IngestionSpec BatchIngestion"},
-    "Tasks' heads": {
+    "Supervisor: top level": {"": "SupervisorSpec"},
+    "Supervisor: `spec`": {"": "IngestionSpec BatchIngestion"},
+    "Tasks: top level": {
         "index_parallel": "IndexParallelSpec",
         "compact": "CompactSpec",
         "kill": "KillSpec",
@@ -142,12 +140,7 @@ PLACES: Final[Mapping[str, Mapping[str, str]]] = {
         "taskLimits": "TaskLimits",
     },
 }
-WORKER_MODELS: Final = [
-    one
-    for one in vars(worker_config).values()
-    if inspect.isclass(one) and issubclass(one, SpecModel) and one is not SpecModel
-]
-MODELS: Final = {model.__name__: model for model in (*models(), *WORKER_MODELS)}
+MODELS: Final = {model.__name__: model for model in models()}
 
 
 @dataclass(frozen=True)
@@ -168,13 +161,6 @@ class Told:
     def field(self) -> FieldInfo | None:
         fields = self.model.model_fields.values()
         return next((field for field in fields if field.alias == self.name), None)
-
-
-def field_lines() -> Iterator[tuple[Line, list[str], list[str]]]:
-    """(line, kinds, fields) of every line about fields."""
-    for line in lines():
-        if (cell := line.cells.get("field") or line.cells.get("fields")) is not None:
-            yield line, *named(cell)
 
 
 def told() -> list[Told]:
@@ -201,10 +187,10 @@ def becomes(one: Told) -> set[str]:
     if one.name in one.model.without_effect:
         return {"no effect"}
     if one.name in one.model.unsupported:
-        return {"refused"}
+        return {"absent"}
     if f"{one.model.__name__}.{one.name}" in OURS or one.kind == "fsspec":
-        return {"ours"}
-    return {"other"} if one.name in one.model.repeated else {"same", "other"}
+        return {"added"}
+    return {"differs"} if one.name in one.model.repeated else {"works", "differs"}
 
 
 def test_every_model_has_its_place() -> None:
@@ -232,7 +218,9 @@ def test_no_line_has_a_field_that_is_not_there() -> None:
         line.place
         for line, kinds, names in field_lines()
         for kind in kinds or [""]
-        if names and line.section != "Context" and kind not in PLACES.get(line.section, {})
+        if names
+        and line.section != "Context of a task"
+        and kind not in PLACES.get(line.section, {})
     ]
     assert lost == []
 
@@ -247,8 +235,8 @@ def test_defaults_that_differ_are_told() -> None:
         (one.line.place, one.field.default)
         for one in TOLD
         if one.field is not None
-        and not is_default(one.line.cells.get("default", ""), one.field)
-        and "default" not in one.line.told
+        and not is_default(one.line.cells[1], one.field)
+        and "efault" not in one.line.told
     ]
     assert wrong == []
 
@@ -282,7 +270,7 @@ REFUSED_KINDS: Final = {
 def test_kinds_that_are_refused_are() -> None:
     found = []
     for line, kinds, names in field_lines():
-        for kind in kinds if not names and line.here == "refused" else ():
+        for kind in kinds if not names and line.here == "absent" else ():
             found.append(kind)
             value: dict[str, object] = {"type": kind}
             if kind == "mysql":
@@ -297,7 +285,9 @@ def test_kinds_that_are_refused_are() -> None:
 def test_what_is_known_of_a_context_is_checked() -> None:
     """The others are kept as they are."""
     free = {"lookupLoadingMode", "javaOpts", "javaOptsArray", "druid.indexer.fork.property.…"}
-    names = {n for line, _, names in field_lines() if line.section == "Context" for n in names}
+    names = {
+        n for line, _, names in field_lines() if line.section == "Context of a task" for n in names
+    }
     assert free <= names
     for name in names:
         if name in free:

@@ -15,14 +15,15 @@ from places_kit import FixedPlaces
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Dependency, Unavailable
-from penstock.flow.repository.changes import Changes
-from penstock.flow.repository.state import RepositoryState
+from penstock.flow.repository.repository_changes import Changes
+from penstock.flow.repository.repository_state import RepositoryState
 from penstock.flow.write_guard import WRITE_GUARD
-from penstock.services.host.permissions import private_data_folder
+from penstock.services.host.folder_permissions import private_data_folder
 from penstock.services.membership.membership import BrokerFinder
 from penstock.services.options.table import PenstockOptions
 from penstock.services.roles import flow
 from penstock.services.roles.runtime import RoleContext
+from reference.metrics import differences
 
 LIMIT_S = 30.0
 
@@ -186,7 +187,9 @@ def test_a_broker_that_a_processor_cannot_reach_is_in_the_answer_and_the_metrics
             [wait] = answer["waits"]
             assert (wait["dependency"], wait["work"]) == ("broker", "processor Publish")
             assert wait["tries"] >= 1
-            lines = client.get("/metrics").text.splitlines()
+            text = client.get("/metrics").text
+            assert list(differences(text)) == []
+            lines = text.splitlines()
             series = [one for one in lines if one.startswith("penstock_waiting_tries{")]
             [tries] = [one for one in series if 'dependency="broker"' in one]
             assert float(tries.rpartition(" ")[2]) >= 1

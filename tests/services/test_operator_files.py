@@ -19,6 +19,7 @@ from penstock.services.cli import exit_codes
 from penstock.services.cli.entry import run
 from penstock.services.examples import example
 
+ROOT = Path(__file__).parent.parent.parent
 INSTRUCTIONS = {
     *("FROM", "RUN", "COPY", "USER", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK"),
     *("ENTRYPOINT", "CMD"),
@@ -97,6 +98,15 @@ def test_the_dashboard_is_one_grid_of_panels_with_queries() -> None:
         for target in targets:
             assert is_balanced(target["expr"]), target
             assert 'instance=~"$instance"' in target["expr"]
+
+
+@pytest.mark.parametrize("name", ["alert-rules.yaml", "grafana-dashboard.json"])
+def test_every_metric_exists(name: str) -> None:
+    """The page of metrics is compared with what the processes report."""
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
+    known = set(re.findall(r"`(penstock_\w+)`", page))
+    used = set(re.findall(r"penstock_\w+", example(f"operations/{name}").decode()))
+    assert {re.sub("_(bucket|count)$", "", one) for one in used} <= known
 
 
 def test_the_unit_runs_a_command_that_exists(

@@ -36,14 +36,14 @@ from penstock.core.intervals import Interval
 from penstock.core.metrics import MetricRegistry
 from penstock.core.waits import DependencyWait
 from penstock.indexing.engine import EngineUnavailable
-from penstock.services import http_client
+from penstock.services import json_client
 from penstock.services.api import sql
 from penstock.services.api.asgi import application
 from penstock.services.api.router import RouterParts, RouterRoutes
 from penstock.services.api.sql import LARGE_MAX, RUNNING_MAX, SqlRoutes
 from penstock.services.membership.leases import LeaseDirectory
 from penstock.services.metrics_text import metrics_text
-from penstock.services.options.values import HostPort
+from penstock.services.options.option_values import HostPort
 from penstock.services.readiness import ReadyState
 from penstock.spark.projections.selector import ProjectionOptions
 from penstock.spark.sql import answer_files
@@ -51,6 +51,7 @@ from penstock.spark.sql.answer_files import AnswerFolder
 from penstock.spark.sql.service import LargeAnswer, RegisteredQuery, SqlQuery, SqlResult
 from penstock.storage.metadata import PublishRequest, SegmentRow
 from penstock.testing.clock import VirtualClock
+from reference.metrics import differences
 
 SQL = "/druid/v2/sql"
 
@@ -177,6 +178,12 @@ async def test_a_query_is_answered_in_the_wanted_format(rig: Rig) -> None:
     assert "X-Penstock-Projection" not in answer.headers
     answer = await rig.ask("POST", SQL, content="SELECT 3", headers={"content-type": "text/plain"})
     assert answer.json() == [{"sql": "SELECT 3"}]
+
+
+async def test_the_router_serves_the_description_of_the_api(rig: Rig) -> None:
+    answer = await rig.ask("GET", "/openapi.json")
+    assert answer.headers["content-type"] == "application/json"
+    assert "/druid/v2/sql" in answer.json()["paths"]
 
 
 async def test_what_is_said_of_projections_goes_there_and_back(rig: Rig) -> None:
@@ -573,6 +580,7 @@ async def test_large_answers_take_turns_and_keep_small_ones_waiting_for_nothing(
     assert large.files() == []
     metrics = (await rig.ask("GET", "/metrics")).text
     assert f"penstock_sql_large_answers_total {len(asked)}" in metrics
+    assert list(differences(metrics)) == []
     assert "penstock_sql_abandoned_total 0" in metrics
 
 
@@ -716,7 +724,7 @@ async def test_without_an_overlord_its_paths_say_so(rig: Rig) -> None:
 async def test_an_overlord_whose_answer_is_too_large_is_not_called_away(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    monkeypatch.setattr(http_client, "_ANSWER_BYTES_MAX", 10)
+    monkeypatch.setattr(json_client, "_ANSWER_BYTES_MAX", 10)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:

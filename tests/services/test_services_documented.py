@@ -1,79 +1,61 @@
-"""What users type and read is in the documentation: options, commands, exit codes, metrics."""
+"""Metrics, events and error codes of the code are in the reference, and no others."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-import typer
-
-import options_page
+from penstock.core.http_errors import _TABLE
 from penstock.indexing.ports import TaskState
-from penstock.services.cli import exit_codes
-from penstock.services.cli.entry import app
-from penstock.services.options.table import option_entries
+from reference.markdown import data
+from reference.metrics import metrics
 
 ROOT = Path(__file__).parent.parent.parent
-CLI = (ROOT / "docs" / "cli.md").read_text()
-CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
-OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 
 
-@pytest.mark.parametrize("entry", option_entries(), ids=lambda entry: entry.key)
-def test_options_with_their_defaults(entry) -> None:
-    name = f"{entry.key}` (not on the command line)" if entry.is_secret else f"{entry.flag}`"
-    row = next(line for line in CONFIGURATION.splitlines() if line.startswith(f"| `{name}"))
-    assert f"`{entry.variable}`" in row
-    assert not entry.default or f"`{entry.default}`" in row
-    assert entry.help.split(" [default:")[0] in row
-
-
-def test_the_table_of_options_is_current() -> None:
-    assert options_page.page(CONFIGURATION) == CONFIGURATION, "run: python tests/options_page.py"
-
-
-def commands(group: typer.Typer, *prefix: str) -> Iterator[str]:
-    for command in group.registered_commands:
-        callback = command.callback
-        assert callback is not None
-        yield " ".join((*prefix, command.name or callback.__name__.replace("_", "-")))
-    for sub in group.registered_groups:
-        assert sub.typer_instance is not None
-        if not sub.hidden:
-            yield from commands(sub.typer_instance, *prefix, str(sub.name))
-
-
-@pytest.mark.parametrize("command", sorted(commands(app)))
-def test_commands(command: str) -> None:
-    *group, name = command.split()
-    rows = [line for line in CLI.splitlines() if line.startswith("| `penstock " + " ".join(group))]
-    assert any(re.search(rf"\b{name}\b", row) for row in rows), command
-
-
-def test_exit_codes() -> None:
-    codes = {value for name, value in vars(exit_codes).items() if name.isupper()}
-    assert codes == {int(code) for code in re.findall(r"^\| (\d+) \|", CLI, re.MULTILINE)}
+def sources(*packages: str) -> str:
+    folders = (ROOT / "src/penstock" / one for one in packages)
+    return "".join(path.read_text() for folder in folders for path in folder.rglob("*.py"))
 
 
 def test_emitted_metrics() -> None:
-    folders = (ROOT / "src/penstock/services", ROOT / "src/penstock/indexing")
-    sources = "".join(path.read_text() for one in folders for path in one.rglob("*.py"))
-    names = set(re.findall(r'"((?:task|ingest|sqlQuery)/[a-z]+(?:/[a-z]+)?)"', sources))
+    code = sources("services", "indexing")
+    names = set(re.findall(r'"((?:task|ingest|sqlQuery)/[a-z]+(?:/[a-z]+)?)"', code))
     names |= {f"task/{end.lower()}/count" for end in (TaskState.SUCCESS, TaskState.FAILED)}
-    assert {"task/run/time", "sqlQuery/time", "ingest/input/bytes"} <= names
-    assert not {name for name in names if f"`{name}`" not in OPERATIONS}
+    names |= set(re.findall(r'"(segment/killed/[A-Za-z]+/count)"', code))
     # Their names have the type of a supervisor in them.
-    lags = re.findall(r'_one\(f"([A-Za-z]+)\{suffix\}"', sources)
+    lags = re.findall(r'_one\(f"([A-Za-z]+)\{suffix\}"', code)
     assert len(lags) == 4
-    assert all(re.search(rf"`(?:ingest/TYPE|…)/{name}`", OPERATIONS) for name in lags)
-    assert all(re.search(rf"`(?:ingest/TYPE|…)/{name}/time`", OPERATIONS) for name in lags)
+    names |= {f"ingest/TYPE/{lag}{suffix}" for lag in lags for suffix in ("", "/time")}
+    names |= {"ingest/events/NAME"}
+    names |= {f"task/{state}/count" for state in re.findall(r'"(waiting|pending|running)"', code)}
+    assert data("events")["metrics"].keys() ^ names == set()
+
+
+def test_alerts() -> None:
+    code = sources("services", "indexing", "core")
+    assert [text for text, *_ in data("events")["alerts"] if text not in code] == []
+
+
+def test_error_codes() -> None:
+    codes = {group["id"]: group["codes"].keys() for group in data("errors")}
+    more = {"unauthorized", "notLeader"}  # answered before a route
+    assert codes["services"] == {row.code for row in _TABLE} | more
+    code = sources("broker")
+    of_http = set(re.findall(r'(?:ApiError|HttpRefusal)\(\s*\d+, "([A-Z_]+)"', code))
+    of_http |= set(re.findall(r'"((?:BAD|BODY|MSG)_[A-Z_]+)"', code))
+    told = {one for one in codes["broker"] if "…" not in one}
+    assert {one for one in of_http if not one.startswith(("INVALID_", "MISSING_"))} - told == set()
+    assert {one for one in told if f'"{one}"' not in code} == set()
+    of_tcp = set(re.findall(r"\bE_[A-Z]+(?:_[A-Z]+)?\b", code))
+    assert of_tcp | {"E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"} == codes["tcp"]
 
 
 def test_metrics() -> None:
-    folders = (ROOT / "src/penstock/services", ROOT / "src/penstock/flow")
-    sources = "".join(path.read_text() for one in folders for path in one.rglob("*.py"))
-    names = set(re.findall(r'"(penstock_[a-z_]+)"', sources))
+    """The page has each metric that the code declares, and no other."""
+    code = sources("services", "flow", "core", "broker")
+    names = set(re.findall(r'"(penstock_[a-z_0-9]+)"(?:,|$)', code, re.MULTILINE)) - {
+        "penstock_version"
+    }
     assert len(names) > 10
-    assert not {name for name in names if f"`{name}`" not in OPERATIONS}
+    assert names ^ {name for name in metrics() if "…" not in name} == set()

@@ -22,12 +22,12 @@ from penstock.core.intervals import Interval
 from penstock.core.metrics import Sample
 from penstock.indexing.specs.rows.declared_projections import DeclaredProjections, config_name, dump
 from penstock.segments.deep_storage import DeepStore
-from penstock.segments.model import Segment, SegmentId, ShardSpec
+from penstock.segments.segment import Segment, SegmentId, ShardSpec
 from penstock.services.api.asgi import answer_error
 from penstock.services.api.router import TableRoutes
 from penstock.services.api.router_metrics import RouterMetrics
 from penstock.services.metrics_text import metrics_text
-from penstock.services.options.values import HostPort
+from penstock.services.options.option_values import HostPort
 from penstock.spark.tables import Feeder, reason_without_rows, why_empty
 from penstock.spark.tables.visible_files import DECLARED_FOR_S, VisibleFiles
 from penstock.storage.metadata import (
@@ -38,6 +38,7 @@ from penstock.storage.metadata import (
     TaskRow,
 )
 from penstock.testing.clock import VirtualClock
+from reference.metrics import differences
 
 JANUARY = Interval.parse("2013-01-01/2013-02-01")
 COLUMNS = (("__time", "timestamp"), ("n", "bigint"))
@@ -213,7 +214,9 @@ def test_metrics_count_what_the_metadata_has_and_say_who_is_down(
     assert found["penstock_announced_rows", "x"] == 7
     assert found["penstock_part_up", "broker"] == 0
     assert found["penstock_part_up", "overlord"] == 0
-    assert b'penstock_segment_bytes{datasource="x"} 1.0' in metrics_text(metrics.sources())
+    text = metrics_text(metrics.sources())
+    assert b'penstock_segment_bytes{datasource="x"} 1.0' in text
+    assert list(differences(text.decode())) == []
 
 
 class Overlord(http.server.BaseHTTPRequestHandler):
@@ -267,9 +270,11 @@ def test_a_scrape_asks_for_all_supervisors_at_once(
         address = HostPort("127.0.0.1", server.server_address[1])
         places = FixedPlaces(address, HostPort("127.0.0.1", 1))
         metrics = RouterMetrics(store, places, places, clock=SystemClock())
+        samples = list(metrics.of_overlord())
+        assert list(differences(metrics_text([lambda: samples]).decode())) == []
         found = {
             (sample.name, *(value for _, value in sample.labels)): sample.value
-            for sample in metrics.of_overlord()
+            for sample in samples
         }
     finally:
         server.shutdown()
@@ -311,7 +316,9 @@ def test_the_broker_tells_its_dead_threads_and_the_age_of_its_data(store: Metada
         address = HostPort("127.0.0.1", server.server_address[1])
         places = FixedPlaces(address)
         metrics = RouterMetrics(store, places, places, clock=SystemClock())
-        found = {(one.name, one.labels): one.value for one in metrics.of_broker()}
+        samples = list(metrics.of_broker())
+        assert list(differences(metrics_text([lambda: samples]).decode())) == []
+        found = {(one.name, one.labels): one.value for one in samples}
     finally:
         server.shutdown()
         thread.join()

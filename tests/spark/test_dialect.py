@@ -13,9 +13,9 @@ from table_kit import GivenTables
 from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity, parse_time
-from penstock.spark.connect.session import SparkSessions
-from penstock.spark.sql.dialect import FUNCTIONS, in_spark, unresolved_column
+from penstock.spark.connect.spark_sessions import SparkSessions
 from penstock.spark.sql.service import SqlQuery, SqlService
+from penstock.spark.sql.sql_dialect import FUNCTIONS, in_spark, unresolved_column
 
 pytestmark = pytest.mark.spark
 
@@ -149,7 +149,7 @@ def test_lists_are_read_as_the_page_for_those_who_know_druid_says(sql: SqlServic
     tags = "from_json(tags, 'ARRAY<STRING>')"
     asked = f"{ROW} SELECT tag FROM one LATERAL VIEW explode({tags}) t AS tag"
     assert sql.query(SqlQuery(asked)).table.column(0).to_pylist() == ABC
-    page = (Path(__file__).parents[2] / "docs" / "druid-compatibility.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/reference/sql.md").read_text()
     assert asked.split("FROM one ")[1] in page
     for name in ("MV_TO_STRING", "MV_CONTAINS", "ARRAY_LENGTH"):
         assert FUNCTIONS[name] in page

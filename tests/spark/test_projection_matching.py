@@ -18,10 +18,10 @@ from projection_kit import COLUMNS, aggregator, plan, virtual
 
 from penstock.core.sql_text import tokens
 from penstock.indexing.specs.rows.projections import Projection
-from penstock.spark.projections.catalog import plans
 from penstock.spark.projections.matcher import matched_query, why_not
 from penstock.spark.projections.parsed_query import read
 from penstock.spark.projections.plan import ProjectionPlan
+from penstock.spark.projections.projection_catalog import plans
 
 HOURLY = plan(
     "__gran",
@@ -715,7 +715,7 @@ def test_long_queries_are_refused_at_once() -> None:
 
 
 def test_the_queries_of_the_page() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "ingestion-spec.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/reference/sql.md").read_text()
     section = page.split("\n## Projections\n")[1].split("\n## ")[0]
     example = json.loads(section.split("```json")[1].split("```")[0])
     columns = (("__time", "timestamp"), ("channel", "string"), ("page", "string"))

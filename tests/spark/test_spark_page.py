@@ -1,4 +1,4 @@
-"""The examples of the page on Spark run, from top to bottom."""
+"""The examples of the page on Spark data sources run, from top to bottom."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 from data_folder_kit import DataFolder, table
 from pyspark.sql import SparkSession
 
-from penstock.broker.http_client import BrokerClient
+from penstock.broker.broker_client import BrokerClient
 
 pytestmark = pytest.mark.spark
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "spark.md"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "reference" / "spark-data-sources.md"
 NEW_SESSION = 'SparkSession.builder.master("local[2]").getOrCreate()'
 
 

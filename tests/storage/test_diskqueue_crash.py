@@ -150,7 +150,7 @@ class DiskQueueMachine(RuleBasedStateMachine):
         latest = self.queue.latest
         failed = self.queue.statistics().sync_failures
         if failed:
-            return  # what an fsync lost is known to the process only, see docs/storage.md
+            return  # what an fsync lost is known to the process only
         self.fs.forget_faults()
         self.queue = self.open(self.fs.kill_process())
         assert self.queue.latest == latest

@@ -11,12 +11,12 @@ import pytest
 from load_kit import HALF, PARTITIONS, SUPERVISOR, TOPIC, Load, cents_of, compaction, running_rig
 from walking_kit import Walk, commands_of, write_files
 
-from penstock.broker.http_client import BrokerClient
+from penstock.broker.broker_client import BrokerClient
 from penstock.services.sql_client import ask
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
-GUIDE = "guides/back-up-and-restore.md"
+GUIDE = "howto/back-up-and-restore.md"
 SHOWN = {
     "penstock sql": r"\b2\b",
     "penstock backup": r"topics: messages[\s\S]*segments",

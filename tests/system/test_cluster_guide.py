@@ -35,7 +35,7 @@ from penstock.services.host.data_folder import DataFolder
 pytestmark = [pytest.mark.system, pytest.mark.postgres, pytest.mark.timeout(900)]
 
 SPARK_HOME = Path(pyspark.__path__[0])
-GUIDE = "guides/run-a-cluster.md"
+GUIDE = "howto/use-a-spark-cluster.md"
 PATIENCE_S = 180.0
 # Ports that ask for the secret: those of the master, two workers, the driver's RPC and its blocks,
 # and the blocks of two executors.

@@ -77,6 +77,12 @@ def test_the_wheel_is_installed_for_this_python_at_least() -> None:
 
 
 @pytest.mark.parametrize("home", INSTALLED, ids=lambda home: home.name)
+def test_the_wheel_has_the_manual(home: Path) -> None:
+    (site,) = home.glob("lib/python3.*/site-packages/penstock/services/site")
+    assert {"index.html", "search"} <= {path.name for path in site.iterdir()}
+
+
+@pytest.mark.parametrize("home", INSTALLED, ids=lambda home: home.name)
 def test_the_command_needs_no_checkout(home: Path, folder: Path) -> None:
     assert re.fullmatch(r"penstock \d+\.\d+\.\d+\n", penstock(home, folder, "--version"))
     penstock(home, folder, "init", "examples")

@@ -3,7 +3,7 @@
 Owns the bearer token, the body size limit, the translation of errors into Druid's response
 format, the routes below `/status` and `/metrics`, the JSON helpers for bodies and query
 parameters, and the advice for Druid paths that Penstock does not serve
-(docs/druid-compatibility.md lists the same paths). Does not own the routes of a single
+(the page on Druid lists the same paths). Does not own the routes of a single
 application. Host names, origins and header sizes are checked before
 (`penstock.broker.http_server`).
 """
@@ -76,6 +76,14 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 # Load balancers send no token; the answers report only whether the process runs and is ready.
 OPEN_PATHS = frozenset({"/status/health", "/status/ready"})
+# `penstock.services.api.manual` has the reason why it needs no token.
+MANUAL: Final = "/docs"
+_FRONT_PAGE: Final = f"{MANUAL}/".encode()
+
+
+def is_open(path: str) -> bool:
+    """Is a path served without the token?"""
+    return path in OPEN_PATHS or path == MANUAL or path.startswith(f"{MANUAL}/")
 
 
 class JsonResponse(Response):
@@ -102,7 +110,7 @@ class BearerToken:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 401."""
-        if scope["type"] != "http" or self._expected is None or scope["path"] in OPEN_PATHS:
+        if scope["type"] != "http" or self._expected is None or is_open(scope["path"]):
             await self._app(scope, receive, send)
             return
         shown = next((v for k, v in scope["headers"] if k == b"authorization"), b"")
@@ -168,7 +176,8 @@ class BodyLimit:
 class SlashAtEnd:
     """Removes a slash at the end of a path, because Druid serves both paths alike.
 
-    SQL clients send `/druid/v2/sql/`. An escaped slash is part of a name, and stays.
+    SQL clients send `/druid/v2/sql/`. An escaped slash is part of a name, and stays. So does the
+    slash of the manual's front page, whose links are relative to that folder.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -179,7 +188,7 @@ class SlashAtEnd:
         if scope["type"] == "http":
             raw: bytes = scope.get("raw_path") or scope["path"].encode()
             kept = raw.rstrip(b"/")
-            if kept and kept != raw:
+            if kept and raw not in (kept, _FRONT_PAGE):
                 path = scope["path"][: len(kept) - len(raw)]
                 scope = {**scope, "path": path, "raw_path": kept}
         await self._app(scope, receive, send)

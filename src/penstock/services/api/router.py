@@ -1,7 +1,7 @@
 """HTTP routes of the router, except for SQL.
 
-`RouterRoutes` serves the segments and the status of the cluster and forwards requests about
-tasks and supervisors to the overlord. `TableRoutes` serves `GET
+`RouterRoutes` serves the segments, the status of the cluster and the description of all APIs, and
+forwards requests about tasks and supervisors to the overlord. `TableRoutes` serves `GET
 /penstock/v1/datasources/{name}/files`, the visible files of a datasource, for Spark's data
 source `penstock`. Both are stateless: segments are read from the metadata store, and visibility
 belongs to the catalog.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -33,10 +34,10 @@ from penstock.services.api.indexer.sql_task import SqlTaskRoutes
 from penstock.services.api.overview import ProcessOverview
 from penstock.services.api.process_clients import LOG_OFFSET_HEADER, LOG_SIZE_HEADER
 from penstock.services.api.spec_check import Mistakes, check_expressions, is_checked
-from penstock.services.http_client import JsonClient
+from penstock.services.json_client import JsonClient
 from penstock.services.membership.leases import LeaseDirectory
 from penstock.services.membership.membership import BrokerFinder
-from penstock.services.options.values import HostPort
+from penstock.services.options.option_values import HostPort
 from penstock.services.readiness import ReadyState
 from penstock.spark.tables import TableSource, why_empty
 from penstock.storage.metadata import MetadataStore
@@ -84,6 +85,7 @@ class RouterRoutes:
             *(parts.directory, str(parts.http), parts.broker, parts.ready),
             *(parts.clock, parts.token),
         )
+        self._openapi = (Path(__file__).parent / "openapi.json").read_bytes()
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
@@ -98,6 +100,7 @@ class RouterRoutes:
                 self.to_overlord,
                 methods=["POST", "DELETE"],
             ),
+            Route("/openapi.json", self.openapi),
             Route("/flow", self.to_flow, methods=["GET", "PUT"]),
             Route("/flow/{rest:path}", self.to_flow, methods=["GET", "POST", "DELETE"]),
             *SqlTaskRoutes(self._overlord).routes(),
@@ -105,6 +108,10 @@ class RouterRoutes:
             *DatasourceRoutes(self._parts.store).routes(),
             *LoadedRoutes(self._parts.store, self._parts.http.url).routes(),
         ]
+
+    async def openapi(self, _request: Request) -> Response:
+        """Return the description of all HTTP APIs in OpenAPI."""
+        return Response(self._openapi, media_type="application/json")
 
     def _overlord(self) -> JsonClient:
         address = self._parts.directory.find("overlord")

@@ -16,7 +16,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, InvalidRequest, counted
 from penstock.indexing.secrets import masked_url
 from penstock.services.cli import exit_codes
-from penstock.services.cli.context import CLI
+from penstock.services.cli.command_options import CLI
 from penstock.services.cli.output import Bars, echo, print_json, print_rows, progress_bars, warn
 from penstock.services.host.data_folder import FORMAT_FILE, DataFolder, DataFolderLock
 from penstock.services.options import resolution
@@ -38,7 +38,10 @@ DeepStorage = Annotated[
     typer.Option("--deep-storage", help="Folder or URL of segments [default: the data folder's]."),
 ]
 MetadataUrl = Annotated[
-    str | None, typer.Option("--metadata-url", help="Database [default: the data folder's].")
+    str | None,
+    typer.Option(
+        "--metadata-url", help="URL of the metadata database [default: the data folder's]."
+    ),
 ]
 
 
@@ -138,11 +141,16 @@ def restore(
     metadata_url: MetadataUrl = None,
     from_segments: Annotated[
         bool,
-        typer.Option("--from-segments", help="Without a backup: rebuild lost metadata."),
+        typer.Option(
+            "--from-segments", help="Rebuild lost metadata from the segments, without a backup."
+        ),
     ] = False,
     skip_unknown: Annotated[
         bool,
-        typer.Option("--skip-unknown", help="With it: leave out files whose segments are unknown."),
+        typer.Option(
+            "--skip-unknown",
+            help="With --from-segments: leave out files whose segments are unknown.",
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""Exit codes of commands; `docs/cli.md` has the same table."""
+"""Exit codes of commands; the reference of the command line has the same table."""
 
 from __future__ import annotations
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 
 from penstock.core.errors import InvalidRequest, NotFound, Unavailable, counted
-from penstock.services.cli.context import CLI
+from penstock.services.cli.command_options import CLI
 from penstock.services.cli.output import echo, translate_read_errors, warn
 
 if TYPE_CHECKING:
-    from penstock.broker.http_client import BrokerClient
+    from penstock.broker.broker_client import BrokerClient
 
 
 def add_to(app: typer.Typer) -> None:
@@ -34,7 +34,7 @@ def publish(
         Path | None, typer.Option("--file", "-f", help="File of events, one a line.")
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", min=0, help="Stream partition.")
+        int | None, typer.Option("--partition", min=0, help="Stream partition to publish to.")
     ] = None,
     key: Annotated[
         str | None, typer.Option("--key", help="Events of one key go to one stream partition.")

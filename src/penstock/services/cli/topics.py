@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from penstock.broker.names import require_name
+from penstock.broker.topic_names import require_name
 from penstock.core.errors import InvalidRequest
 from penstock.core.instants import parse_time
-from penstock.services.answers import objects, whole
 from penstock.services.cli import peek
-from penstock.services.cli.context import CLI
+from penstock.services.cli.command_options import CLI
 from penstock.services.cli.output import confirm, echo, print_json, print_rows
-from penstock.services.http_client import JsonClient
+from penstock.services.json_client import JsonClient
+from penstock.services.json_values import objects, whole
 
 topic_app = typer.Typer(
     help="Topics, which store events.", no_args_is_help=True, rich_markup_mode=None
@@ -42,7 +42,7 @@ def _broker() -> JsonClient:
 def create(
     name: Topic,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, help="Stream partitions.")
+        int | None, typer.Option("--partitions", "-p", min=1, help="Number of stream partitions.")
     ] = None,
     channel: Annotated[
         str | None, typer.Option("--channel", "-c", help="Also create a channel of the topic.")
@@ -197,11 +197,14 @@ def replay(
     name: Topic,
     channel: Annotated[str, typer.Option("--channel", "-c", help="The channel to move.")],
     to: Annotated[
-        str | None, typer.Option("--to", help="beginning or end.", metavar="PLACE")
+        str | None, typer.Option("--to", help="New position: beginning or end.", metavar="PLACE")
     ] = None,
-    offset: Annotated[int | None, typer.Option("--offset", min=0, help="An offset.")] = None,
+    offset: Annotated[
+        int | None, typer.Option("--offset", min=0, help="New position: an offset.")
+    ] = None,
     time: Annotated[
-        str | None, typer.Option("--time", help="Messages appended at or after this time.")
+        str | None,
+        typer.Option("--time", help="New position: the first message at or after this time."),
     ] = None,
     partition: Annotated[
         int | None, typer.Option("--partition", min=0, help="Only this stream partition.")

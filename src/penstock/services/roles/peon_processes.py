@@ -5,8 +5,8 @@ peon without a task: it has opened a Spark session, and waits for the name of a 
 its standard input. One process runs one task and ends. Processes are forked from an idle process
 that has imported everything (`host.fork_server`); if that is not possible, they are new processes,
 which import everything themselves. All of this runs on the worker's mailbox thread, because the
-kernel ends children with the thread that started them. `docs/indexing.md` states the memory that a
-spare takes.
+kernel ends children with the thread that started them. `docs/howto/tune.md` has the memory of a
+process.
 
 | a task starts | in |
 |---|---|
@@ -55,7 +55,7 @@ from penstock.services.host.fork_server import (
 )
 from penstock.services.host.host_plan import child_environment
 from penstock.services.host.process import ChildCommand, spawn
-from penstock.services.options.values import HostPort
+from penstock.services.options.option_values import HostPort
 
 logger = logging.getLogger(__name__)
 

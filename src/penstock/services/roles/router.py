@@ -15,6 +15,7 @@ from penstock.core.metrics import MetricRegistry
 from penstock.core.threads import DEATHS
 from penstock.segments.deep_storage import DeepStore
 from penstock.services.api.asgi import BODY_BYTES_MAX, application
+from penstock.services.api.manual import ManualRoutes
 from penstock.services.api.router import RouterParts, RouterRoutes, TableRoutes
 from penstock.services.api.router_metrics import RouterMetrics
 from penstock.services.api.sql import SqlRoutes
@@ -27,11 +28,11 @@ from penstock.services.options.table import PenstockOptions
 from penstock.services.readiness import Check
 from penstock.services.roles.process_metrics import FAULTS
 from penstock.services.roles.runtime import RoleContext
-from penstock.spark.connect.server import kill_leftover
-from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
-from penstock.spark.projections.builder import BuilderOptions, ProjectionBuilder
-from penstock.spark.projections.catalog import ProjectionCatalog
+from penstock.spark.connect.spark_server import kill_leftover
+from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
 from penstock.spark.projections.file_store import ProjectionFiles
+from penstock.spark.projections.projection_builder import BuilderOptions, ProjectionBuilder
+from penstock.spark.projections.projection_catalog import ProjectionCatalog
 from penstock.spark.projections.selector import Projections
 from penstock.spark.sql.answer_files import AnswerFolder
 from penstock.spark.sql.service import QUERY_CONF, SqlOptions, SqlQuery, SqlService
@@ -48,7 +49,7 @@ QUERIES_GRACE_S = 2.0
 
 def routes_of(sql: SqlRoutes, router: RouterRoutes, tables: TableRoutes) -> list[BaseRoute]:
     """Return all routes of a router except those of every process."""
-    return [*sql.routes(), *router.routes(), *tables.routes()]
+    return [*sql.routes(), *router.routes(), *tables.routes(), *ManualRoutes().routes()]
 
 
 @dataclass(frozen=True, slots=True)

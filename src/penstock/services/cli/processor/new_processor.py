@@ -1,8 +1,7 @@
 """Commands `penstock processor list`, `show` and `new`.
 
 Owns the output about processors' declarations and the template of a new processor: a class that
-runs, and a test that passes. Does not own the declarations or the reference page (`reference`).
-The commands need no server.
+runs, and a test that passes. Does not own the declarations. The commands need no server.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from typing import Annotated, Final
 import typer
 
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError
-from penstock.services.cli.context import CLI
-from penstock.services.cli.output import echo, echo_lines, print_json, print_rows, warn_lines
+from penstock.services.cli.command_options import CLI
+from penstock.services.cli.output import echo, print_json, print_rows, warn_lines
 from penstock.services.cli.server_options import FlowModulesOption as Modules
 
 processor_app = typer.Typer(
@@ -41,20 +40,13 @@ def list_processors(
         ),
     ] = None,
     as_json: Json = False,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the reference page of Penstock's processors.")
-    ] = False,
     flow_modules: Modules = None,
 ) -> None:
     """List the processors that flows may use: those of Penstock and of installed packages."""
     # Importing the flow's parts is slow; other commands do not need them.
     from penstock.flow.processor.documentation import describe  # noqa: PLC0415
-    from penstock.services.cli.processor.reference import reference_page  # noqa: PLC0415
     from penstock.services.processors import registry_for  # noqa: PLC0415 - slow to import, not for every command
 
-    if markdown:
-        echo_lines(reference_page().rstrip("\n"))
-        return
     registry = registry_for(CLI.options(flow_modules=flow_modules).flow_modules)
     rows = []
     for name in registry.names():
