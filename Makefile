@@ -23,11 +23,14 @@ setup: .venv/.ready-dev  ## Make the environment: .venv with the command .venv/b
 demo: .venv/.ready-demo  ## A year of flights in as events, out as SQL answers (ARGS=--chaos kills processes meanwhile)
 	@.venv/bin/penstock demo $(ARGS)
 
+# The class archive of Spark may be gone since the set-up: the cache keeps three. Without it each JVM
+# of a test takes eight seconds of CPU time more.
 test: .venv/.ready-dev  ## Every test of behaviour, from nothing
 	@scripts/setup postgres
 	@scripts/setup zookeeper
 	@scripts/setup conformance
 	@scripts/setup wheel
+	@.venv/bin/penstock internal prepare-spark || true
 	@$(PY) -m pytest -n 6 --no-loadscope-reorder --maxfail 10 -m "not lint" $(ARGS)
 
 test-fast: .venv/.ready-dev  ## The tests that need neither Spark, PostgreSQL nor processes

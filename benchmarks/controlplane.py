@@ -34,7 +34,7 @@ from penstock.indexing.ports import (
 from penstock.indexing.read_plan import AvailableRange, SeenTopic
 from penstock.mailbox import MailboxProcessor
 from penstock.segments.catalog import Catalog
-from penstock.segments.model import Segment
+from penstock.segments.segment import Segment
 from penstock.segments.shard_spec import ShardSpec
 from penstock.storage.metadata import MetadataStore, PublishRequest
 from penstock.testing.clock import VirtualClock

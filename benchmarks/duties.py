@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Final
 from benchmarks.processes import peak_mib
 from benchmarks.table import Row, print_rows
 from penstock.core.intervals import Interval
-from penstock.indexing.overlord.compaction.duty import CompactionConfigs, CompactionDuty
+from penstock.indexing.overlord.compaction.compaction_duty import CompactionConfigs, CompactionDuty
 from penstock.indexing.overlord.duties.duty import DutyTools
 from penstock.indexing.overlord.duties.janitor import JanitorDuty
 from penstock.indexing.overlord.task_index import TaskIndex
 from penstock.indexing.specs.compaction import parse_cluster_compaction, parse_compaction
 from penstock.segments.deep_storage import DeepStore
-from penstock.segments.model import Segment
+from penstock.segments.segment import Segment
 from penstock.segments.shard_spec import ShardSpec
 from penstock.storage.metadata import MetadataStore, PublishRequest
 from penstock.testing.clock import VirtualClock

@@ -32,7 +32,7 @@ from penstock.flow.processor import (
     Property,
     Relationship,
 )
-from penstock.flow.processor.registry import ProcessorRegistry
+from penstock.flow.processor.processor_registry import ProcessorRegistry
 from penstock.storage.disk import OsFileSystem
 
 CHAIN = 300_000

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from benchmarks.table import Row, against, print_rows
 from penstock.core.clock import SystemClock
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.repository.changes import Changes
-from penstock.flow.repository.repository import FlowFileRepository
-from penstock.storage.content.repository import ContentRepository
+from penstock.flow.repository.flowfile_repository import FlowFileRepository
+from penstock.flow.repository.repository_changes import Changes
+from penstock.storage.content.content_repository import ContentRepository
 from penstock.storage.disk import OsFileSystem
 
 if TYPE_CHECKING:

@@ -23,12 +23,12 @@ from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor_state import StateManager
 from penstock.flow.queue.queue import FlowFileQueue
 from penstock.flow.queue.queue_size import QueueOptions
-from penstock.flow.repository.changes import Changes
-from penstock.flow.repository.repository import FlowFileRepository
+from penstock.flow.repository.flowfile_repository import FlowFileRepository
+from penstock.flow.repository.repository_changes import Changes
+from penstock.flow.session.process_session import ProcessSession
 from penstock.flow.session.services import SessionContext, SessionServices
-from penstock.flow.session.session import ProcessSession
-from penstock.flow.session.transaction import SessionTransaction
-from penstock.storage.content.repository import ContentRepository
+from penstock.flow.session.session_transaction import SessionTransaction
+from penstock.storage.content.content_repository import ContentRepository
 from penstock.storage.disk import OsFileSystem
 
 FLOWFILES = 100_000

@@ -40,12 +40,17 @@ from benchmarks.table import Row, print_rows
 from benchmarks.turns import in_turns
 from penstock.core.clock import SystemClock
 from penstock.core.intervals import ETERNITY
-from penstock.indexing.batch.engine import BatchRequest, ExternalInput, Partitioning, SegmentInput
+from penstock.indexing.batch.batch_engine import (
+    BatchRequest,
+    ExternalInput,
+    Partitioning,
+    SegmentInput,
+)
 from penstock.indexing.specs.input_formats import InputFormat
 from penstock.indexing.specs.inputs import InputSource
-from penstock.spark.batch.engine import SparkBatchEngine
-from penstock.spark.connect.server import SparkServer
-from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
+from penstock.spark.batch.spark_batch_engine import SparkBatchEngine
+from penstock.spark.connect.spark_server import SparkServer
+from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

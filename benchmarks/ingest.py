@@ -35,10 +35,10 @@ from benchmarks.turns import in_turns
 from penstock.core.clock import SystemClock
 from penstock.indexing.engine import PersistRequest, TopicRange
 from penstock.indexing.specs import DataSchema, parse_data_schema
-from penstock.spark.columns import row_shape
-from penstock.spark.connect.server import SparkServer, SparkServerOptions
-from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
-from penstock.spark.engine import SparkEngine
+from penstock.spark.connect.spark_server import SparkServer, SparkServerOptions
+from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
+from penstock.spark.schema_columns import row_shape
+from penstock.spark.spark_engine import SparkEngine
 from penstock.spark.topic.parse import MessageParser
 from penstock.storage.queue.disk_queue import DiskQueue
 

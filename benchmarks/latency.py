@@ -24,7 +24,7 @@ import httpx
 import numpy as np
 
 from benchmarks.table import Row, print_rows
-from penstock.broker.http_client import BrokerClient
+from penstock.broker.broker_client import BrokerClient
 
 BATCHES_PER_S = 50
 # (events a second, what p50 and p95 aim at, in seconds)

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from benchmarks.table import Row, against, print_rows, start_timer
 from penstock.core.clock import SystemClock
 from penstock.core.intervals import Interval, format_time
+from penstock.indexing.lockbox.lock_store import MetadataLockStore
 from penstock.indexing.lockbox.lockbox import AcquireLocks, AddTask, Lockbox, ReleaseLocks
 from penstock.indexing.lockbox.lockboxes import Lockboxes
-from penstock.indexing.lockbox.model import LockTask, LockType
-from penstock.indexing.lockbox.store import MetadataLockStore
+from penstock.indexing.lockbox.task_locks import LockTask, LockType
 from penstock.mailbox.lanes import ThreadLanes
 from penstock.storage.metadata import MetadataStore
 

@@ -22,7 +22,7 @@ from penstock.indexing.overlord import Overlord, OverlordPorts
 from penstock.mailbox import MailboxThread
 from penstock.mailbox.lanes import ThreadLanes
 from penstock.services.api.asgi import application
-from penstock.services.api.indexer.routes import OverlordParts, overlord_routes
+from penstock.services.api.indexer.overlord_routes import OverlordParts, overlord_routes
 from penstock.storage.metadata import MetadataStore, TaskRow
 from penstock.testing.clock import VirtualClock
 

@@ -23,9 +23,9 @@ from penstock.core.clock import SystemClock
 from penstock.core.intervals import Interval
 from penstock.indexing.specs.rows.declared_projections import DeclaredProjections, config_name, dump
 from penstock.segments.deep_storage import DeepStore
-from penstock.segments.model import Segment, SegmentId, ShardSpec
+from penstock.segments.segment import Segment, SegmentId, ShardSpec
 from penstock.services.roles.router import SqlParts, sql_parts
-from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
+from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
 from penstock.spark.projections.selector import ProjectionOptions
 from penstock.spark.sql.service import SqlQuery
 from penstock.spark.tables.visible_files import VisibleFiles

@@ -38,11 +38,11 @@ from benchmarks.ingest import (
 )
 from benchmarks.table import Row, print_rows
 from benchmarks.turns import ROUNDS, in_turns
-from penstock.broker.http_client import BrokerClient
+from penstock.broker.broker_client import BrokerClient
 from penstock.core.clock import SystemClock
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.server_process import ServerProcess
-from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
+from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
 
 if TYPE_CHECKING:
     from penstock.indexing.specs import DataSchema

@@ -22,10 +22,10 @@ import httpx
 
 from benchmarks.latency import spec
 from benchmarks.table import Row, print_rows
-from penstock.broker.http_client import BrokerClient
+from penstock.broker.broker_client import BrokerClient
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Unavailable
-from penstock.services.demo.run import processes_of
+from penstock.services.demo.demo_run import processes_of
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.server_process import ServerProcess
 

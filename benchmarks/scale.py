@@ -15,8 +15,8 @@ from pathlib import Path
 
 from benchmarks.processes import Broker, Child, cpu_s, resident_mib
 from benchmarks.table import Row, against, print_rows
-from penstock.broker.topics.registry import Topics
 from penstock.broker.topics.topic_file import FILE_NAME, ID_FILE_NAME, TopicFile
+from penstock.broker.topics.topic_registry import Topics
 
 TOPICS = int(os.environ.get("PENSTOCK_BENCH_TOPICS", "100000"))
 IDLE_S = 5.0

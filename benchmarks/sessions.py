@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from benchmarks.ingest import served_spark
 from benchmarks.table import Row, against, print_rows
-from penstock.services.demo.run import processes_of
-from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
+from penstock.services.demo.demo_run import processes_of
+from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -18,8 +18,8 @@ import orjson
 from mailbox_kit import InlineLanes, StepLanes, settle
 
 from benchmarks.table import Row, against, print_rows, start_timer
+from penstock.indexing.lockbox.lock_store import MetadataLockStore
 from penstock.indexing.lockbox.lockboxes import Lockboxes
-from penstock.indexing.lockbox.store import MetadataLockStore
 from penstock.indexing.overlord.task_index import RunnerState
 from penstock.indexing.overlord.task_queue import QueuePorts, TaskQueue, TaskQueueOptions
 from penstock.indexing.overlord.task_service import TASKS_PER_TRANSACTION, TaskSubmissions
@@ -31,7 +31,7 @@ from penstock.indexing.ports import (
     WorkerReport,
     WorkerTask,
 )
-from penstock.indexing.specs.batch.kinds import parse_batch_task
+from penstock.indexing.specs.batch.batch_task_specs import parse_batch_task
 from penstock.mailbox import MailboxProcessor
 from penstock.mailbox.event_mail import EventMail
 from penstock.storage.metadata import MetadataStore, TaskFilter

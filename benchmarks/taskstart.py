@@ -22,7 +22,7 @@ from penstock.core.errors import PenstockError
 from penstock.indexing.ports import HistoryPlace
 from penstock.indexing.task_spec import parse_task
 from penstock.services.api.process_clients import HttpWorkerClient, chat_path
-from penstock.services.http_client import JsonClient
+from penstock.services.json_client import JsonClient
 from penstock.services.membership.leases import LeaseDirectory
 from penstock.storage.metadata import MetadataStore
 

@@ -99,7 +99,6 @@ LATER_FILES = frozenset(
 # Long files of Spark tests that start a Spark of their own, or need none.
 OWN_SPARK_FILES = frozenset(
     {
-        "test_batch_stores.py",
         "test_database_rows.py",
         "test_input_bombs.py",
         "test_killed_spark.py",

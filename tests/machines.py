@@ -89,7 +89,7 @@ MACHINES: Final[Mapping[str, Machine]] = {
         "broker.tcp.command_handler",
         "One TCP connection of a client that speaks NSQ's protocol V2. The handler carries "
         "out the effects of commands, `broker.tcp.output_buffer` those of the events that end the "
-        "connection, and `broker.tcp.connection` those of all other events. Two "
+        "connection, and `broker.tcp.tcp_connection` those of all other events. Two "
         "conditions are not states: before the client has sent `  V2`, no command is read and "
         "no heartbeat is sent; and while a command takes time (AUTH, SUB and publishes may), "
         "the next command is not read.",

@@ -18,18 +18,18 @@ from pydantic import AfterValidator, BeforeValidator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from penstock.indexing.specs.batch.batch_task_specs import KillSpec, NoopSpec
 from penstock.indexing.specs.batch.compact import CompactSpec
 from penstock.indexing.specs.batch.index_parallel import IndexParallelSpec
-from penstock.indexing.specs.batch.kinds import KillSpec, NoopSpec
 from penstock.indexing.specs.batch.sql_ingest import SqlIngestSpec
 from penstock.indexing.specs.compaction import (
     ClusterCompaction,
     CompactionConfig,
     CompactionSupervisorSpec,
 )
-from penstock.indexing.specs.model import SpecModel
 from penstock.indexing.specs.retention_rules import RuleList
-from penstock.indexing.specs.supervisor import SupervisorSpec
+from penstock.indexing.specs.spec_base import SpecModel
+from penstock.indexing.specs.supervisor_spec import SupervisorSpec
 from spec_meanings import IGNORED, MEANINGS, OURS
 
 ROOTS: Final[tuple[type[SpecModel], ...]] = (

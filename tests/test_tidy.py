@@ -74,7 +74,7 @@ STARTING = {
         "waits for all results in a `with` block",
     ),
     ("services/cli/subscribe.py", "asyncio.run"): (1, "a command, which ends with its loop"),
-    ("services/demo/run.py", "concurrent.futures.ThreadPoolExecutor"): (
+    ("services/demo/demo_run.py", "concurrent.futures.ThreadPoolExecutor"): (
         1,
         "waits for all results in a `with` block",
     ),

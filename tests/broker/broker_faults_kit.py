@@ -20,8 +20,8 @@ from stepped_loop_kit import SteppedLoop, change_inline
 from penstock.broker.channel.drop_policy import ChannelOptions
 from penstock.broker.options import BrokerOptions
 from penstock.broker.server import BrokerServer
-from penstock.broker.tcp.connection import TcpConnection
 from penstock.broker.tcp.server import TcpServer
+from penstock.broker.tcp.tcp_connection import TcpConnection
 from penstock.storage.queue.disk_queue import DiskQueueOptions
 from penstock.storage.queue.log_files import OffsetsDeleted
 from penstock.testing.clock import VirtualClock

@@ -15,13 +15,13 @@ import numpy as np
 from stepped_loop_kit import change_inline, run_stepped
 
 from penstock.broker import message_id
+from penstock.broker.channel.channel_store import ChannelStore
 from penstock.broker.channel.delivery import Delivery
 from penstock.broker.channel.drop_policy import ChannelOptions
-from penstock.broker.channel.store import ChannelStore
 from penstock.broker.maintenance import sync_leftovers
-from penstock.broker.topics.changes import TopicChanges
 from penstock.broker.topics.channel_changes import ChannelChanges
-from penstock.broker.topics.registry import Topics
+from penstock.broker.topics.topic_changes import TopicChanges
+from penstock.broker.topics.topic_registry import Topics
 from penstock.core.errors import PenstockError
 from penstock.storage.queue.disk_queue import DiskQueueOptions
 from penstock.testing.clock import VirtualClock

@@ -16,7 +16,7 @@ from penstock.testing.memory_disk import PowerLoss
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from penstock.broker.topics.changes import TopicChanges
+    from penstock.broker.topics.topic_changes import TopicChanges
     from penstock.testing.clock import VirtualClock
 
 T = TypeVar("T")

@@ -18,8 +18,8 @@ from bad_input_kit import Bystander
 from broker_kit import RunningBroker
 
 from penstock.broker.http.app import BrokerHttpApp
-from penstock.broker.names import is_valid_name
 from penstock.broker.options import BrokerOptions
+from penstock.broker.topic_names import is_valid_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.names import is_ephemeral, is_valid_name, require_name
 from penstock.broker.publish_admission import ByteBudget
+from penstock.broker.topic_names import is_ephemeral, is_valid_name, require_name
 from penstock.core.clock import SystemClock
 from penstock.core.disk_space import DiskSpace
 from penstock.core.errors import InvalidRequest, Unavailable

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from broker_kit import RunningBroker
 
-from penstock.broker.http_client import BrokerClient, TopicOffsets
+from penstock.broker.broker_client import BrokerClient, TopicOffsets
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from penstock.core.http_errors import ClientRemedies
 from penstock.storage.queue.blocks import (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.broker.http_client import BrokerClient
+from penstock.broker.broker_client import BrokerClient
 from penstock.core.errors import Unavailable
 from penstock.storage.queue.disk_queue import DiskQueue
 

@@ -19,11 +19,11 @@ from broker_kit import RunningBroker
 from stepped_loop_kit import run_stepped
 
 from penstock.broker import maintenance
-from penstock.broker.http_client import BrokerClient
+from penstock.broker.broker_client import BrokerClient
 from penstock.broker.maintenance import sync_leftovers
 from penstock.broker.server import BrokerServer
-from penstock.broker.topics import registry
-from penstock.broker.topics.registry import Topics
+from penstock.broker.topics import topic_registry
+from penstock.broker.topics.topic_registry import Topics
 from penstock.core.backoff import RetryPolicy
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from penstock.core.threads import OwnedThread
@@ -451,7 +451,7 @@ def test_leftovers_that_cannot_be_synced_do_not_delay_the_stop(
         tried.set()
         raise Unavailable("the disk is gone")
 
-    monkeypatch.setattr(registry, "_mark_running", lambda *_: True)
+    monkeypatch.setattr(topic_registry, "_mark_running", lambda *_: True)
     with monkeypatch.context() as patched:
         patched.setattr(DiskQueue, "durable", -1)
         patched.setattr(DiskQueue, "request_sync", fail)

@@ -17,7 +17,7 @@ from penstock.storage.disk import OsFileSystem
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.broker.memory.budget import MemoryBudget
+    from penstock.broker.memory.memory_budget import MemoryBudget
     from penstock.broker.options import BrokerOptions
 
 MEBIBYTE = 1 << 20

@@ -17,7 +17,7 @@ from penstock.broker.channel import persistence
 from penstock.broker.channel.channel_state import ChannelState
 from penstock.broker.channel.feed import Feed
 from penstock.broker.channel.persistence import ChannelJournal, JournalSyncs, restore, snapshot
-from penstock.broker.memory.budget import MemoryBudget
+from penstock.broker.memory.memory_budget import MemoryBudget
 from penstock.broker.tcp.heartbeats import Heartbeats
 from penstock.storage.journal import Journal
 from penstock.storage.queue.blocks import Block

@@ -11,7 +11,7 @@ import orjson
 import pytest
 from broker_kit import RunningBroker
 
-from penstock.broker.http_client import BrokerClient
+from penstock.broker.broker_client import BrokerClient
 from penstock.core.errors import Unavailable
 from penstock.core.threads import Death, Deaths, OnDeath
 from penstock.storage.disk import OsAppendFile, OsFileSystem

@@ -11,8 +11,8 @@ import pytest
 from broker_kit import RunningBroker
 from raw_http_kit import answer_to
 
-from penstock.broker.http_client import BrokerClient
-from penstock.broker.http_server import connection
+from penstock.broker.broker_client import BrokerClient
+from penstock.broker.http_server import http_connection
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.storage.disk import OsAppendFile, OsFileSystem, OsReadFile
 from penstock.storage.queue.disk_queue import DiskQueueOptions
@@ -170,7 +170,7 @@ def test_a_long_head_within_the_bound_is_served(broker: RunningBroker) -> None:
 def test_a_head_that_does_not_come_is_given_up(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(http_connection, "HEAD_TIMEOUT_S", 0.05)
     found = answer_to(broker.server.http_port, b"GET /ping HTTP/1.1\r\nHo")
     assert found.startswith(b"HTTP/1.1 408 ")
     assert found.endswith(b'{"message":"REQUEST_TIMEOUT"}')

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.channel.channel import Channel
+from penstock.broker.channel.channel_store import ChannelStore
 from penstock.broker.channel.drop_policy import ChannelOptions
-from penstock.broker.channel.store import ChannelStore
 from penstock.broker.publisher import DeadLetterTopics
-from penstock.broker.topics.changes import TopicChanges
 from penstock.broker.topics.channel_changes import ChannelChanges
-from penstock.broker.topics.registry import Topics
 from penstock.broker.topics.topic import Topic
+from penstock.broker.topics.topic_changes import TopicChanges
+from penstock.broker.topics.topic_registry import Topics
 from penstock.core.clock import SystemClock
 from penstock.storage.disk import OsFileSystem
 

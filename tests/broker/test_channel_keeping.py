@@ -12,14 +12,14 @@ import pytest
 from stepped_loop_kit import change_inline, run_stepped
 
 from penstock.broker.channel.channel_state import ChannelState
+from penstock.broker.channel.channel_store import ChannelStore
 from penstock.broker.channel.drop_policy import ChannelOptions
 from penstock.broker.channel.persistence import ChannelJournal, JournalSyncs, restore, snapshot
-from penstock.broker.channel.store import ChannelStore
 from penstock.broker.maintenance import sync_leftovers
 from penstock.broker.publisher import DeadLetterTopics
-from penstock.broker.topics.changes import TopicChanges
 from penstock.broker.topics.channel_changes import ChannelChanges
-from penstock.broker.topics.registry import Topics
+from penstock.broker.topics.topic_changes import TopicChanges
+from penstock.broker.topics.topic_registry import Topics
 from penstock.core.errors import Unavailable
 from penstock.storage.disk import OsFileSystem
 from penstock.storage.journal import Journal

@@ -11,12 +11,12 @@ from stepped_loop_kit import change_inline, run_stepped
 
 from penstock.broker import message_id
 from penstock.broker.channel.channel import Channel
+from penstock.broker.channel.channel_store import ChannelStore
 from penstock.broker.channel.delivery import Delivery
 from penstock.broker.channel.drop_policy import ChannelOptions
-from penstock.broker.channel.store import ChannelStore
-from penstock.broker.topics.changes import TopicChanges
 from penstock.broker.topics.channel_changes import ChannelChanges
-from penstock.broker.topics.registry import Topics
+from penstock.broker.topics.topic_changes import TopicChanges
+from penstock.broker.topics.topic_registry import Topics
 from penstock.core.errors import Unavailable
 from penstock.storage.queue.disk_queue import DiskQueueOptions
 from penstock.testing.clock import VirtualClock

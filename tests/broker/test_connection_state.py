@@ -16,7 +16,7 @@ from penstock.broker.protocol.connection_state import (
     ClientEvent,
     ClientState,
 )
-from penstock.broker.tcp.session import ClientSession
+from penstock.broker.tcp.client_session import ClientSession
 from penstock.core.state_machine import IMPOSSIBLE, Refusal, Transition
 
 E = ClientEvent

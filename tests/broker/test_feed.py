@@ -11,7 +11,7 @@ from stepped_loop_kit import run_stepped
 from v2_kit import V2
 
 from penstock.broker.channel.feed import Feed
-from penstock.broker.memory.budget import MemoryBudget
+from penstock.broker.memory.memory_budget import MemoryBudget
 from penstock.broker.options import BrokerOptions
 from penstock.storage.queue.disk_queue import DiskQueue, DiskQueueOptions
 from penstock.testing.clock import VirtualClock

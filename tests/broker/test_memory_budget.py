@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.broker.channel.feed import Feed
-from penstock.broker.memory.budget import MemoryBudget
+from penstock.broker.memory.memory_budget import MemoryBudget
 from penstock.storage.queue.disk_queue import DiskQueue
 
 

@@ -25,7 +25,7 @@ from penstock.broker.nsq_import import (
     QueueReport,
 )
 from penstock.broker.nsq_import.metadata import parse_metadata
-from penstock.broker.nsq_import.records import RecordScanner
+from penstock.broker.nsq_import.nsqd_records import RecordScanner
 from penstock.core.errors import Conflict, NotFound
 from penstock.storage.disk import OsFileSystem
 

@@ -16,7 +16,7 @@ from v2_kit import V2
 from penstock.broker.channel.persistence import restore
 from penstock.broker.nsq_import import ImportedTopic, NsqdFolder, NsqImport
 from penstock.broker.options import BrokerOptions
-from penstock.broker.topics.registry import Topics
+from penstock.broker.topics.topic_registry import Topics
 from penstock.core.errors import Conflict, PenstockError, Unavailable
 from penstock.storage.disk import OsFileSystem
 from penstock.storage.journal import Journal

@@ -12,8 +12,8 @@ import pytest
 from penstock.broker import message_id
 from penstock.broker.message_bodies import encode_binary
 from penstock.broker.protocol import commands as c
+from penstock.broker.protocol.command_parser import CommandParser
 from penstock.broker.protocol.limits import ProtocolLimits
-from penstock.broker.protocol.parser import CommandParser
 
 LIMITS = ProtocolLimits()
 ID = b"0001000000000007"

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.broker.protocol import commands as c
+from penstock.broker.protocol.command_parser import RUN_MAX, CommandParser
 from penstock.broker.protocol.limits import ProtocolLimits
-from penstock.broker.protocol.parser import RUN_MAX, CommandParser
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

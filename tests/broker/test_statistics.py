@@ -16,8 +16,8 @@ from v2_kit import V2
 
 from penstock.broker.client_registry import ClientStatistics
 from penstock.broker.statistics.document import duration_text, json_pieces, text_pieces
-from penstock.broker.statistics.topics import Selection
-from penstock.broker.tcp.session import ClientSession
+from penstock.broker.statistics.topic_statistics import Selection
+from penstock.broker.tcp.client_session import ClientSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence

@@ -14,7 +14,7 @@ from broker_kit import RunningBroker
 from broker_process_kit import BrokerProcess
 from v2_kit import V2, sized
 
-from penstock.broker.http_client import BrokerClient, Requests
+from penstock.broker.broker_client import BrokerClient, Requests
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -24,7 +24,7 @@ from penstock.broker.security.tls import (
     TlsVersion,
     server_context,
 )
-from penstock.broker.tcp import connection
+from penstock.broker.tcp import tcp_connection
 from penstock.core.errors import InvalidRequest
 
 AUTHORITY = trustme.CA()
@@ -302,7 +302,7 @@ def test_connections_under_tls_end_with_the_broker(options: BrokerOptions) -> No
 def test_a_handshake_that_never_comes_hears_no_heartbeats_and_ends(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "_HANDSHAKE_S", 1.2)
+    monkeypatch.setattr(tcp_connection, "_HANDSHAKE_S", 1.2)
     with V2(port) as silent, V2(port) as other:
         silent.identify(tls_v1=True, feature_negotiation=True, heartbeat_interval=1000)
         other.publish("t", b"x")

@@ -12,8 +12,8 @@ from v2_kit import sized
 
 from penstock.broker.protocol import commands as c
 from penstock.broker.protocol import frames
-from penstock.broker.tcp.connection import TcpConnection
 from penstock.broker.tcp.server import TcpServer
+from penstock.broker.tcp.tcp_connection import TcpConnection
 from penstock.core.compression import Deflate
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.options import BrokerOptions
     from penstock.broker.tcp.command_handler import CommandHandler
-    from penstock.broker.tcp.connection import CommandPort, Outcome
+    from penstock.broker.tcp.tcp_connection import CommandPort, Outcome
 
 MAGIC = b"  V2"
 WHO = b"PUB u\n" + sized(b"who")  # answered at once

@@ -7,13 +7,13 @@ import asyncio
 import pytest
 from stepped_loop_kit import run_stepped
 
-from penstock.broker.memory.budget import MemoryBudget
+from penstock.broker.memory.memory_budget import MemoryBudget
 from penstock.broker.protocol import commands as c
 from penstock.broker.protocol.limits import ProtocolLimits
 from penstock.broker.publish_admission import BodyMemory, ByteBudget
+from penstock.broker.tcp.client_session import ClientSession
 from penstock.broker.tcp.input_buffer import InputBuffer
 from penstock.broker.tcp.output_buffer import OutputBuffer
-from penstock.broker.tcp.session import ClientSession
 from penstock.core.compression import Deflate
 from penstock.testing.clock import VirtualClock
 

@@ -13,8 +13,8 @@ from fake_server_kit import ClientWorld, FakeServer, Manners, address_of, frame,
 
 from penstock.client import ConnectionOptions, Producer, ProducerOptions
 from penstock.client.options import BackoffOptions, Compression
-from penstock.client.v2.connection import NsqConnection, open_connection
-from penstock.client.v2.wire import Frame
+from penstock.client.v2.nsq_connection import NsqConnection, open_connection
+from penstock.client.v2.v2_protocol import Frame
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 
 pytestmark = pytest.mark.usefixtures("either_loop")

@@ -23,7 +23,7 @@ from penstock.client import (
     Producer,
     ProducerOptions,
 )
-from penstock.client.v2.connection import NsqConnection
+from penstock.client.v2.nsq_connection import NsqConnection
 from penstock.core.errors import Closed, PenstockError, Unavailable
 
 CLIENT = ("penstock.client",)
@@ -214,7 +214,7 @@ async def turns(count: int) -> None:
 
 # The event loop calls them once, at the end of a connection, and only logs what they raise.
 UNNOTICED = {
-    "penstock.client.v2.connection.NsqConnection.connection_lost",
+    "penstock.client.v2.nsq_connection.NsqConnection.connection_lost",
     "penstock.client.subscription.Subscription.disconnected",
 }
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.client.addresses import Address
-from penstock.client.v2 import wire
+from penstock.client.v2 import v2_protocol
 from penstock.core.errors import InvalidRequest
 
 MESSAGES = st.builds(
@@ -22,11 +22,13 @@ MESSAGES = st.builds(
     st.binary(max_size=40),
     st.integers(0, 65_535),
 )
-RESPONSES = st.binary(max_size=20).map(lambda data: (frame(0, data), wire.ResponseFrame(data)))
-ERRORS = st.binary(max_size=20).map(lambda data: (frame(1, data), wire.ErrorFrame(data)))
+RESPONSES = st.binary(max_size=20).map(
+    lambda data: (frame(0, data), v2_protocol.ResponseFrame(data))
+)
+ERRORS = st.binary(max_size=20).map(lambda data: (frame(1, data), v2_protocol.ErrorFrame(data)))
 
 
-def flat(frames: list[wire.Frame]) -> list[object]:
+def flat(frames: list[v2_protocol.Frame]) -> list[object]:
     found: list[object] = []
     for item in frames:
         found.extend(item if isinstance(item, list) else [item])
@@ -42,7 +44,7 @@ def test_frames_are_the_same_whatever_the_pieces(
     expected: list[tuple[bytes, object]], sizes: list[int], limit: int | None
 ) -> None:
     data = b"".join(raw for raw, _ in expected)
-    parser = wire.FrameParser(1_000)
+    parser = v2_protocol.FrameParser(1_000)
     found: list[object] = []
     position = index = 0
     while position < len(data):
@@ -58,18 +60,18 @@ def test_frames_are_the_same_whatever_the_pieces(
 
 def test_messages_that_follow_one_another_come_together() -> None:
     data = message_frame(1, b"a") + message_frame(2, b"b") + frame(0, b"x") + message_frame(3, b"")
-    first, response, last = wire.FrameParser(1_000).feed(data)
+    first, response, last = v2_protocol.FrameParser(1_000).feed(data)
     assert isinstance(first, list)
     assert [raw[3] for raw in first] == [b"a", b"b"]
-    assert response == wire.ResponseFrame(b"x")
+    assert response == v2_protocol.ResponseFrame(b"x")
     assert isinstance(last, list)
 
 
 def test_what_is_behind_a_frame_can_be_taken_away() -> None:
-    parser = wire.FrameParser(1_000)
-    assert parser.feed(frame(0, b"OK") + b"compressed", 1) == [wire.ResponseFrame(b"OK")]
+    parser = v2_protocol.FrameParser(1_000)
+    assert parser.feed(frame(0, b"OK") + b"compressed", 1) == [v2_protocol.ResponseFrame(b"OK")]
     assert parser.take_rest() == b"compressed"
-    assert parser.feed(frame(0, b"OK")) == [wire.ResponseFrame(b"OK")]
+    assert parser.feed(frame(0, b"OK")) == [v2_protocol.ResponseFrame(b"OK")]
 
 
 @pytest.mark.parametrize(
@@ -85,26 +87,29 @@ def test_what_is_behind_a_frame_can_be_taken_away() -> None:
 )
 def test_what_is_no_frame_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidRequest, match="TCP port"):
-        wire.FrameParser(1_000).feed(data)
+        v2_protocol.FrameParser(1_000).feed(data)
 
 
 def test_commands() -> None:
-    assert wire.publish("t", b"abc") == b"PUB t\n\0\0\0\3abc"
-    assert wire.publish_deferred("t", 7, b"abc") == b"DPUB t 7\n\0\0\0\3abc"
+    assert v2_protocol.publish("t", b"abc") == b"PUB t\n\0\0\0\3abc"
+    assert v2_protocol.publish_deferred("t", 7, b"abc") == b"DPUB t 7\n\0\0\0\3abc"
     batch = b"\0\0\0\2\0\0\0\1a\0\0\0\2bc"
-    assert wire.publish_many("t", [b"a", b"bc"]) == b"MPUB t\n\0\0\0\x0f" + batch
-    assert wire.batch_body_bytes([1, 2]) == len(batch)
-    assert wire.finish([b"1" * 16]) == b"FIN %b\n" % (b"1" * 16)
-    assert wire.finish([b"1" * 16, b"2" * 16]) == b"FIN %b\nFIN %b\n" % (b"1" * 16, b"2" * 16)
-    assert wire.requeue(b"1" * 16, 90) == b"REQ 1111111111111111 90\n"
-    assert wire.subscribe("t", "c") + wire.ready(0) == b"SUB t c\nRDY 0\n"
-    assert wire.authenticate("é") == b"AUTH\n\0\0\0\2\xc3\xa9"
+    assert v2_protocol.publish_many("t", [b"a", b"bc"]) == b"MPUB t\n\0\0\0\x0f" + batch
+    assert v2_protocol.batch_body_bytes([1, 2]) == len(batch)
+    assert v2_protocol.finish([b"1" * 16]) == b"FIN %b\n" % (b"1" * 16)
+    assert v2_protocol.finish([b"1" * 16, b"2" * 16]) == b"FIN %b\nFIN %b\n" % (
+        b"1" * 16,
+        b"2" * 16,
+    )
+    assert v2_protocol.requeue(b"1" * 16, 90) == b"REQ 1111111111111111 90\n"
+    assert v2_protocol.subscribe("t", "c") + v2_protocol.ready(0) == b"SUB t c\nRDY 0\n"
+    assert v2_protocol.authenticate("é") == b"AUTH\n\0\0\0\2\xc3\xa9"
 
 
 @pytest.mark.parametrize("name", ["", "a" * 65, "a b", "a\n", "a/b", "ä", "#ephemeral", "a:b"])
 def test_names_that_break_the_protocol_are_refused(name: str) -> None:
     with pytest.raises(InvalidRequest, match="valid topic name"):
-        wire.require_name(name, "topic")
+        v2_protocol.require_name(name, "topic")
 
 
 @pytest.mark.parametrize("text", ["127.0.0.1:4150", "[::1]:4150", "host:1", "unix:/run/x.sock"])

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 import uvloop
 
+from penstock.core.async_http_client import AsyncHttpClient, shown_server
 from penstock.core.errors import PenstockError, Unavailable
-from penstock.core.http_client import AsyncHttpClient, shown_server
 
 
 @pytest.mark.parametrize(

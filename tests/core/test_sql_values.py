@@ -9,9 +9,9 @@ import pytest
 from penstock.core.errors import InvalidRequest
 from penstock.core.sql_text import tokens
 from penstock.core.sql_values import VALUE_BYTES_MAX, check_values
-from penstock.indexing.batch.sql.statement import parse_ingest
-from penstock.indexing.specs.druid_expressions.dialect import as_spark_sql
-from penstock.spark.sql.statement import read_statement
+from penstock.indexing.batch.sql.ingest_statement import parse_ingest
+from penstock.indexing.specs.druid_expressions.expression_dialect import as_spark_sql
+from penstock.spark.sql.query_statement import read_statement
 
 LARGE = {
     "repeat": "SELECT repeat('x', 2000000000)",

@@ -26,8 +26,8 @@ from penstock.core.sql_sizes import (
     statement_tokens,
 )
 from penstock.core.sql_text import Token, each_token, tokens
-from penstock.indexing.batch.sql.statement import parse_ingest
-from penstock.spark.sql.statement import read_statement
+from penstock.indexing.batch.sql.ingest_statement import parse_ingest
+from penstock.spark.sql.query_statement import read_statement
 
 DAY = "DATE '2020-01-01'"
 

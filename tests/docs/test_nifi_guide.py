@@ -16,9 +16,9 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.graph.model import Retry
+from penstock.flow.graph.flow_model import Retry
 from penstock.flow.graph.yaml_reader import read_flow
-from penstock.flow.processor.registry import ProcessorRegistry
+from penstock.flow.processor.processor_registry import ProcessorRegistry
 from penstock.flow.scheduling.cron.expression import CronExpression
 from penstock.services.cli.entry import run
 from penstock.services.host.data_folder import DataFolder

@@ -11,7 +11,7 @@ import pytest
 from markdown_kit import PAGES, ROOT, Fence, all_fences, anchors, fences, links
 
 from penstock.indexing.specs import parse_supervisor, parse_supervisor_spec
-from penstock.indexing.specs.batch.kinds import BATCH_TASK_TYPES, parse_batch_task
+from penstock.indexing.specs.batch.batch_task_specs import BATCH_TASK_TYPES, parse_batch_task
 from penstock.indexing.specs.spec_text import read_object
 from penstock.services.cli.entry import run
 

@@ -19,7 +19,7 @@ from penstock.flow.processor import (
     Property,
     Relationship,
 )
-from penstock.flow.processor.registry import ProcessorRegistry
+from penstock.flow.processor.processor_registry import ProcessorRegistry
 from penstock.storage.filesystem import FileSystem
 
 CHANGED = threading.Condition()

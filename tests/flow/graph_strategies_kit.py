@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from penstock.flow.graph.model import (
+from penstock.flow.graph.flow_model import (
     BackoffMechanism,
     BulletinLevel,
     Connection,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.repository.changes import Changes
+from penstock.flow.repository.flowfile_repository import FlowFileRepository
 from penstock.flow.repository.options import RepositoryOptions
-from penstock.flow.repository.repository import FlowFileRepository
+from penstock.flow.repository.repository_changes import Changes
 from penstock.storage.content.claims import ContentClaim
-from penstock.storage.content.repository import ContentOptions, ContentRepository
+from penstock.storage.content.content_repository import ContentOptions, ContentRepository
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem
 

@@ -15,11 +15,11 @@ from penstock.core.errors import Conflict, Unavailable
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor import ProcessSession, RelationshipRetry, StateManager
 from penstock.flow.queue.queue import FilterVerdict, PollResult
-from penstock.flow.repository.changes import Changes
+from penstock.flow.repository.repository_changes import Changes
 from penstock.flow.session.services import SessionContext, SessionServices
-from penstock.flow.session.transaction import SessionTransaction
+from penstock.flow.session.session_transaction import SessionTransaction
 from penstock.storage.content.claims import ResourceClaim
-from penstock.storage.content.repository import ContentRepository
+from penstock.storage.content.content_repository import ContentRepository
 from penstock.storage.filesystem import FileSystem
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem

@@ -16,7 +16,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, CorruptData, NotFound
 from penstock.flow.controller.bulletins import LOGGER_NAME
 from penstock.flow.controller.controller import ControllerOptions, FlowController
-from penstock.flow.graph.model import Position
+from penstock.flow.graph.flow_model import Position
 from penstock.flow.graph.source_locations import InvalidFlow
 from penstock.flow.log_context import of_component
 from penstock.flow.processor import (
@@ -27,7 +27,7 @@ from penstock.flow.processor import (
     Property,
     Relationship,
 )
-from penstock.flow.processor.registry import ProcessorRegistry
+from penstock.flow.processor.processor_registry import ProcessorRegistry
 from penstock.flow.user_modules import FlowModules
 from penstock.storage.disk import OsFileSystem
 

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.core.errors import Unavailable
 from penstock.flow.controller.cron_progress import CronProgress
-from penstock.flow.repository.changes import Changes
+from penstock.flow.repository.repository_changes import Changes
 from penstock.flow.scheduling.component import ComponentStatistics
 from penstock.flow.scheduling.component_lifecycle import ComponentState, DesiredState
 from penstock.flow.scheduling.cron.expression import CronExpression

@@ -11,10 +11,10 @@ from controller_kit import LINE, ControllerWorld, apply, wait_counted
 
 from penstock.core.metrics import Sample
 from penstock.flow.controller.controller import FlowController
-from penstock.flow.controller.metrics import flow_samples
-from penstock.flow.controller.status import FlowStatus
+from penstock.flow.controller.flow_metrics import flow_samples
+from penstock.flow.controller.flow_status import FlowStatus
 from penstock.flow.queue.queue import QueueStatistics
-from penstock.services.api.flow.forms import connection_json
+from penstock.services.api.flow.flow_json import connection_json
 from penstock.storage.disk import OsFileSystem
 
 

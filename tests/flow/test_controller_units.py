@@ -15,9 +15,9 @@ from penstock.flow.controller.connection_queues import ConnectionQueues
 from penstock.flow.controller.processor_node import ProcessorNode, ProcessorPlan
 from penstock.flow.errors import SessionMisuse
 from penstock.flow.processor import ProcessContext, Processor, ProcessSession, Relationship
-from penstock.flow.processor.context import ProcessorIdentity
+from penstock.flow.processor.process_context import ProcessorIdentity
 from penstock.flow.processor_state import StateManager
-from penstock.flow.queue.budget import HeapBudget
+from penstock.flow.queue.heap_budget import HeapBudget
 from penstock.flow.queue.queue_size import QueueOptions
 from penstock.flow.scheduling.component import prepare
 from penstock.flow.scheduling.component_protocol import TimedRun

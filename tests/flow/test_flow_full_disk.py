@@ -19,10 +19,10 @@ from penstock.flow.processor import (
     ProcessSession,
     Relationship,
 )
-from penstock.flow.repository.changes import Changes
-from penstock.flow.repository.repository import FlowFileRepository
+from penstock.flow.repository.flowfile_repository import FlowFileRepository
+from penstock.flow.repository.repository_changes import Changes
+from penstock.storage.content.content_repository import ContentRepository
 from penstock.storage.content.options import ContentOptions
-from penstock.storage.content.repository import ContentRepository
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem
 

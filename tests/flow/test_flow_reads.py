@@ -11,7 +11,7 @@ import pytest
 from penstock.core.errors import InvalidRequest
 from penstock.core.read_guard import READ_GUARD, ReadCheck, ReadGuard
 from penstock.flow.graph.flow_index import FlowIndex
-from penstock.flow.graph.model import Flow, Parameter
+from penstock.flow.graph.flow_model import Flow, Parameter
 from penstock.flow.graph.parameters import ParameterValues
 from penstock.flow.processor import InvalidConfiguration, Processor, PropertyValue
 from penstock.flow.processors.files.folders import change_problems, open_folder

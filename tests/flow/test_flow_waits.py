@@ -24,7 +24,7 @@ from penstock.flow.processor import (
     Relationship,
     StateManager,
 )
-from penstock.flow.queue.budget import HeapBudget
+from penstock.flow.queue.heap_budget import HeapBudget
 from penstock.flow.queue.queue_size import QueueOptions
 from penstock.flow.scheduling.component_protocol import TimedRun
 from penstock.flow.session.services import SessionServices

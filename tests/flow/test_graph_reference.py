@@ -10,7 +10,7 @@ import pytest
 from pydantic_core import PydanticUndefined
 
 from penstock.flow.graph.declarations import ClassTypes
-from penstock.flow.graph.model import (
+from penstock.flow.graph.flow_model import (
     Connection,
     Flow,
     FlowModel,

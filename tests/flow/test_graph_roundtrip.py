@@ -8,7 +8,7 @@ from hypothesis import given
 
 from penstock.flow.graph.diff import describe, diff
 from penstock.flow.graph.export import to_json, to_yaml, without_secrets
-from penstock.flow.graph.model import Flow
+from penstock.flow.graph.flow_model import Flow
 from penstock.flow.graph.validation import validate
 from penstock.flow.graph.yaml_reader import read_flow
 

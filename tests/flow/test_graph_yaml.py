@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.flow.graph import yaml_reader
-from penstock.flow.graph.model import Retry, Schedule, Strategy
+from penstock.flow.graph.flow_model import Retry, Schedule, Strategy
 from penstock.flow.graph.source_locations import FlowProblem, InvalidFlow
 from penstock.flow.graph.yaml_reader import LIMITS, read_flow
 

@@ -15,9 +15,9 @@ from test_nifi_swap import legacy
 
 from penstock.core.errors import CorruptData, Unavailable
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.nifi_import.content import NifiContent
 from penstock.flow.nifi_import.import_record import key_of
-from penstock.flow.nifi_import.importer import (
+from penstock.flow.nifi_import.nifi_content import NifiContent
+from penstock.flow.nifi_import.swap_import import (
     ImportTarget,
     NifiImport,
     SwapFileReport,
@@ -26,9 +26,9 @@ from penstock.flow.nifi_import.importer import (
 from penstock.flow.prioritizers import SortOrder, prioritizer_named
 from penstock.flow.queue.queue import FlowFileQueue
 from penstock.flow.queue.queue_size import QueueOptions
-from penstock.flow.repository.changes import Changes
-from penstock.flow.swap.nifi.reader import open_nifi_swap
-from penstock.flow.swap.nifi.swap_files import NifiSwapFile
+from penstock.flow.repository.repository_changes import Changes
+from penstock.flow.swap.nifi.nifi_swap_file import NifiSwapFile
+from penstock.flow.swap.nifi.schema_swap_file import open_nifi_swap
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 from penstock.storage.filesystem import FileSystem
 from penstock.testing.clock import VirtualClock

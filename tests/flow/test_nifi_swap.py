@@ -13,10 +13,10 @@ from nifi_swap_kit import nifi_swap_bytes, schema_of
 
 from penstock.core.errors import CorruptData
 from penstock.flow.flowfile import FlowFile
+from penstock.flow.swap.nifi.nifi_swap_file import NifiSwapName, recovery_order
 from penstock.flow.swap.nifi.primitives import ByteReader, encode_utf
-from penstock.flow.swap.nifi.reader import open_nifi_swap
-from penstock.flow.swap.nifi.schema import write_schema
-from penstock.flow.swap.nifi.swap_files import NifiSwapName, recovery_order
+from penstock.flow.swap.nifi.schema_swap_file import open_nifi_swap
+from penstock.flow.swap.nifi.swap_schema import write_schema
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 
 QUEUE = "0a1b2c3d-0158-1000-ffff-ffffa1b2c3d4"

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.flow.processors.records.formats.columnar import read_parquet
-from penstock.flow.processors.records.formats.protocols import (
+from penstock.flow.processors.records.formats.format_protocols import (
     BadRecords,
     ReadingOptions,
     RecordSource,

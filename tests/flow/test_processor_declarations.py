@@ -34,8 +34,8 @@ from penstock.flow.processor import (
     list_of,
 )
 from penstock.flow.processor.documentation import describe, expression_functions
+from penstock.flow.processor.processor_registry import ProcessorRegistry, installed_paths
 from penstock.flow.processor.property_types import PropertyType, parse_size, type_of
-from penstock.flow.processor.registry import ProcessorRegistry, installed_paths
 from penstock.flow.user_modules import FlowModules
 
 

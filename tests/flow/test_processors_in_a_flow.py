@@ -18,7 +18,7 @@ from penstock.broker.options import BrokerOptions
 from penstock.core.clock import SystemClock
 from penstock.flow.controller.controller import ControllerOptions, FlowController
 from penstock.flow.graph.yaml_reader import read_flow
-from penstock.flow.processor.registry import ProcessorRegistry
+from penstock.flow.processor.processor_registry import ProcessorRegistry
 from penstock.flow.processors.builtin import BUILTIN
 from penstock.storage.disk import OsFileSystem
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.flow.processor import InvalidConfiguration, PropertyValue
-from penstock.flow.processors.records.formats.protocols import BadRecords
+from penstock.flow.processors.records.formats.format_protocols import BadRecords
 from penstock.flow.processors.records.formats.record_formats import RecordFormat
 from penstock.flow.processors.records.validate_record import InvalidRecord, ValidateRecord, separate
 from penstock.testing.flow import ProcessorRunner, Sent

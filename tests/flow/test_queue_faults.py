@@ -18,7 +18,7 @@ from penstock.flow.prioritizers import FirstInFirstOut, NewestFlowFileFirst
 from penstock.flow.queue import swap_cursors
 from penstock.flow.queue.queue import FilterVerdict, PollResult
 from penstock.flow.queue.queue_size import QueueOptions
-from penstock.flow.swap import columns
+from penstock.flow.swap import swap_pages
 
 COUNT, MORE, PENALIZED = 24, 6, 90
 OPTIONS = QueueOptions(swap_threshold=8, swap_batch=4, expiration_ms=50_000)
@@ -37,7 +37,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def small(patch: pytest.MonkeyPatch) -> None:
     """Let pages and windows be so small that a few FlowFiles need several."""
-    patch.setattr(columns, "PAGE_ROWS", 3)
+    patch.setattr(swap_pages, "PAGE_ROWS", 3)
     patch.setattr(swap_cursors, "WINDOW_ROWS_MIN", 1)
     patch.setattr(swap_cursors, "WINDOW_ROWS_MAX", 4)
 

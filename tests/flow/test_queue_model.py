@@ -21,7 +21,7 @@ from penstock.flow.queue import swap_cursors
 from penstock.flow.queue.drop_requests import DropState
 from penstock.flow.queue.queue import AttributeIs, FilterVerdict, FlowFileQueue, PollResult
 from penstock.flow.queue.queue_size import Availability, QueueOptions
-from penstock.flow.swap import columns
+from penstock.flow.swap import swap_pages
 
 EXPIRATION_MS = 1_000
 ORDERS = st.sampled_from(
@@ -357,7 +357,7 @@ QueueMachine.TestCase.settings = settings(stateful_step_count=40)
 class TestQueueMachine(QueueMachine.TestCase):
     @pytest.fixture(autouse=True)
     def _small(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(columns, "PAGE_ROWS", 3)
+        monkeypatch.setattr(swap_pages, "PAGE_ROWS", 3)
         monkeypatch.setattr(swap_cursors, "WINDOW_ROWS_MIN", 1)
         monkeypatch.setattr(swap_cursors, "WINDOW_ROWS_MAX", 4)
 

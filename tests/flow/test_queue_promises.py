@@ -14,18 +14,18 @@ from penstock.core.errors import Conflict, InvalidRequest, Unavailable
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import FirstInFirstOut, PriorityAttribute
 from penstock.flow.queue import swap_cursors, swap_policy
-from penstock.flow.queue.budget import HeapBudget, heap_bytes
 from penstock.flow.queue.drop_requests import DropState
+from penstock.flow.queue.heap_budget import HeapBudget, heap_bytes
 from penstock.flow.queue.queue import AttributeIs, FilterVerdict, FlowFileQueue
 from penstock.flow.queue.queue_size import Availability, QueueOptions
-from penstock.flow.swap import columns
+from penstock.flow.swap import swap_pages
 from penstock.storage.content.claims import ResourceClaim
 from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "PAGE_ROWS", 2)
+    monkeypatch.setattr(swap_pages, "PAGE_ROWS", 2)
     monkeypatch.setattr(swap_cursors, "WINDOW_ROWS_MIN", 2)
     monkeypatch.setattr(swap_cursors, "WINDOW_ROWS_MAX", 2)
 
@@ -430,13 +430,13 @@ def test_a_search_by_one_attribute_makes_no_flowfiles_of_the_others(
     world = FlowQueueWorld()
     swapped(world, 30)
     made: list[int] = []
-    whole = columns.SwapPage.flowfiles
+    whole = swap_pages.SwapPage.flowfiles
 
-    def counted(page: columns.SwapPage, rows=None):  # type: ignore[no-untyped-def]
+    def counted(page: swap_pages.SwapPage, rows=None):  # type: ignore[no-untyped-def]
         made.append(page.count if rows is None else len(rows))
         return whole(page, rows)
 
-    monkeypatch.setattr(columns.SwapPage, "flowfiles", counted)
+    monkeypatch.setattr(swap_pages.SwapPage, "flowfiles", counted)
     world.queue.listing.count_by("kind")
     assert world.queue.listing.search(AttributeIs("uuid", "u12"), 1)
     assert sum(made) == 1

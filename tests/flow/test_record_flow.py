@@ -18,7 +18,7 @@ from penstock.flow.processor import (
     ProcessSession,
     Relationship,
 )
-from penstock.flow.processor.registry import ProcessorRegistry
+from penstock.flow.processor.processor_registry import ProcessorRegistry
 from penstock.flow.processors.builtin import BUILTIN
 from penstock.storage.disk import OsFileSystem
 

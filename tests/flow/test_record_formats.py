@@ -20,14 +20,14 @@ from penstock.core.errors import InvalidRequest
 from penstock.flow.processors.records.formats import avro as avro_format
 from penstock.flow.processors.records.formats import columnar, json_lines
 from penstock.flow.processors.records.formats.batch_bounds import BATCH_BYTES_MAX, CELLS_MAX
-from penstock.flow.processors.records.formats.json_array import ListLines
-from penstock.flow.processors.records.formats.json_text import json_objects
-from penstock.flow.processors.records.formats.protocols import (
+from penstock.flow.processors.records.formats.format_protocols import (
     BadRecords,
     ReadingOptions,
     RecordSource,
     WritingOptions,
 )
+from penstock.flow.processors.records.formats.json_array import ListLines
+from penstock.flow.processors.records.formats.json_text import json_objects
 from penstock.flow.processors.records.formats.record_formats import (
     RecordFormat,
     read_records,

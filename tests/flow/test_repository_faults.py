@@ -19,12 +19,12 @@ from repository_kit import CONTENT, REPOSITORY, SMALL, SMALL_CONTENT, Opened
 from penstock.core.errors import Unavailable
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.queue.swap_store import SwapFileInfo
-from penstock.flow.repository.changes import Changes
+from penstock.flow.repository.flowfile_repository import FlowFileRepository
 from penstock.flow.repository.journals import FlowJournals, journal_folder
 from penstock.flow.repository.options import RepositoryOptions
-from penstock.flow.repository.repository import FlowFileRepository
-from penstock.flow.repository.state import RepositoryState
-from penstock.storage.content.repository import ContentRepository
+from penstock.flow.repository.repository_changes import Changes
+from penstock.flow.repository.repository_state import RepositoryState
+from penstock.storage.content.content_repository import ContentRepository
 from penstock.storage.journal import Journal
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 from repository_kit import Opened
 
 from penstock.core.errors import Unavailable
-from penstock.flow.repository.changes import Changes
+from penstock.flow.repository.repository_changes import Changes
 from penstock.storage.content.claims import ContentClaim
 from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss, reopen_after_power_loss
 

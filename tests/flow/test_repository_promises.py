@@ -21,10 +21,10 @@ from penstock.core.errors import (
     Unavailable,
 )
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.repository.changes import Changes
+from penstock.flow.repository.flowfile_repository import FlowFileRepository
 from penstock.flow.repository.options import RepositoryOptions
-from penstock.flow.repository.repository import FlowFileRepository
-from penstock.storage.content.repository import ContentRepository
+from penstock.flow.repository.repository_changes import Changes
+from penstock.storage.content.content_repository import ContentRepository
 from penstock.storage.disk import OsFileSystem
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.flow.scheduling.inbox import SchedulerEvent, SchedulerInbox
+from penstock.flow.scheduling.scheduler_inbox import SchedulerEvent, SchedulerInbox
 from penstock.mailbox import MailboxProcessor, event_mail
 
 

@@ -11,7 +11,7 @@ from session_kit import SessionWorld
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor import ProcessSession
 from penstock.flow.queue.queue import FilterVerdict
-from penstock.flow.repository.changes import Changes
+from penstock.flow.repository.repository_changes import Changes
 from penstock.flow.session.batch_limit import REMEMBERED_MS
 
 Take = Callable[[ProcessSession], list[FlowFile]]

@@ -12,10 +12,10 @@ from test_session_model import Conservation, Session
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.queue.queue import FlowFileQueue
 from penstock.flow.queue.queue_size import QueueOptions
-from penstock.flow.repository.changes import Changes
+from penstock.flow.repository.flowfile_repository import FlowFileRepository
 from penstock.flow.repository.options import RepositoryOptions
-from penstock.flow.repository.repository import FlowFileRepository
-from penstock.storage.content.repository import ContentRepository
+from penstock.flow.repository.repository_changes import Changes
+from penstock.storage.content.content_repository import ContentRepository
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem
 

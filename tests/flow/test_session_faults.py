@@ -15,7 +15,7 @@ from penstock.core.errors import PenstockError, Unavailable
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor import ProcessSession, Relationship
 from penstock.flow.queue.queue import FilterVerdict
-from penstock.flow.session.transaction import SessionTransaction
+from penstock.flow.session.session_transaction import SessionTransaction
 from penstock.storage.content.writer import ContentWriter
 from penstock.testing.memory_disk import CrashableFileSystem
 

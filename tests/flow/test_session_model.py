@@ -25,7 +25,7 @@ from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor import ProcessSession, SessionMisuse
 from penstock.flow.queue.queue import FilterVerdict
 from penstock.flow.session.content_streams import ContentStream
-from penstock.flow.session.transaction import SessionTransaction
+from penstock.flow.session.session_transaction import SessionTransaction
 
 SEEN = ("color", "shape")  # attributes that the model follows
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import CorruptData, InvalidRequest, NotFound, PenstockError, Unavailable
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.swap import columns, swap_file
+from penstock.flow.swap import swap_file, swap_pages
 from penstock.flow.swap.swap_file import SwapReader, read_summary, write_swap_file
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
@@ -68,7 +68,7 @@ def written(rows: list[FlowFile]) -> CrashableFileSystem:
 
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "PAGE_ROWS", 4)
+    monkeypatch.setattr(swap_pages, "PAGE_ROWS", 4)
 
 
 @given(st.lists(flowfiles, min_size=1, max_size=20), st.randoms(use_true_random=False))
@@ -236,7 +236,7 @@ def test_what_a_hostile_file_claims_is_not_believed() -> None:
 @given(st.integers(1, 5), st.binary(min_size=1, max_size=200))
 def test_a_page_that_verifies_and_lies_is_damaged(count: int, raw: bytes) -> None:
     with contextlib.suppress(CorruptData):
-        columns.SwapPage("f", 0, 0, count, raw).flowfiles()
+        swap_pages.SwapPage("f", 0, 0, count, raw).flowfiles()
 
 
 def test_a_newer_format_and_a_foreign_serializer_are_refused() -> None:

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 
 from penstock.broker import message_id
 from penstock.broker.protocol import commands as c
+from penstock.broker.protocol.command_parser import CommandParser
 from penstock.broker.protocol.limits import ProtocolLimits
 from penstock.broker.protocol.negotiation import NegotiationLimits, negotiate
-from penstock.broker.protocol.parser import CommandParser
 from penstock.core.compression import Deflate, Snappy
 from penstock.core.errors import InvalidRequest
 

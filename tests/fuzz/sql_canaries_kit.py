@@ -24,10 +24,10 @@ from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.core.intervals import Interval
 from penstock.flow.processor import ProcessError
 from penstock.indexing.specs.rows.declared_projections import DeclaredProjections
-from penstock.spark.connect.session import SparkRefusal, SparkSessions
+from penstock.spark.connect.spark_sessions import SparkRefusal, SparkSessions
 from penstock.spark.sql import service as sql_service
+from penstock.spark.sql.query_statement import Statement
 from penstock.spark.sql.service import SqlOptions, SqlQuery, SqlService
-from penstock.spark.sql.statement import Statement
 from penstock.spark.tables import Feeder, TableFile, Tables
 
 VARIABLE = "CANARY_OF_TESTS"

@@ -16,19 +16,19 @@ from unittest import mock
 from sql_statements_kit import Canaries, expression, flow_query, ingestion
 
 from penstock.core.errors import InvalidRequest
-from penstock.indexing.batch.engine import SqlInput
-from penstock.indexing.batch.sql import statement as ingest_statement
-from penstock.indexing.batch.sql.statement import parse_ingest
+from penstock.indexing.batch.batch_engine import SqlInput
+from penstock.indexing.batch.sql import ingest_statement
+from penstock.indexing.batch.sql.ingest_statement import parse_ingest
 from penstock.indexing.specs import parse_data_schema
-from penstock.indexing.specs.druid_expressions import dialect
+from penstock.indexing.specs.druid_expressions import expression_dialect
 from penstock.spark import pipeline
 from penstock.spark.batch import query_rows
 from penstock.spark.batch.batch_run import BatchSessions
 from penstock.spark.connect.running_calls import RunningCall
-from penstock.spark.connect.session import SparkSessions
+from penstock.spark.connect.spark_sessions import SparkSessions
 from penstock.spark.flow import spark_processor
 from penstock.spark.flow import sql as flow_sql
-from penstock.spark.sql.statement import Statement
+from penstock.spark.sql.query_statement import Statement
 from penstock.spark.tables import TableSource
 from penstock.spark.transforms import transform_errors
 from penstock.spark.transforms.transform_errors import ExpressionCheck
@@ -188,7 +188,7 @@ def without_text_checks() -> Iterator[None]:
         query_rows: ("read_statement",),
         flow_sql: ("read_statement",),
         ingest_statement: ("check_sizes", "check_values", "check_calls", "check_unquoted"),
-        dialect: ("_check",),
+        expression_dialect: ("_check",),
         transform_errors: ("check_expression", "check_values"),
     }
     with ExitStack() as patches:
@@ -197,8 +197,8 @@ def without_text_checks() -> Iterator[None]:
                 fake = _as_it_is if name == "read_statement" else _nothing
                 patches.enter_context(mock.patch.object(module, name, fake))
         patches.enter_context(mock.patch.object(ingest_statement, "check_clauses", _nothing))
-        dialect.as_spark_sql.cache_clear()
-        patches.callback(dialect.as_spark_sql.cache_clear)
+        expression_dialect.as_spark_sql.cache_clear()
+        patches.callback(expression_dialect.as_spark_sql.cache_clear)
         yield
 
 

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Interval, parse_time
-from penstock.indexing.batch.engine import (
+from penstock.indexing.batch.batch_engine import (
     BatchInput,
     BatchRequest,
     BatchResult,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from penstock.indexing.lockbox.store import row_key
+from penstock.indexing.lockbox.lock_store import row_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.indexing.lockbox.model import HeldLock, LockChanges
-    from penstock.indexing.lockbox.store import RowKey
+    from penstock.indexing.lockbox.lock_store import RowKey
+    from penstock.indexing.lockbox.task_locks import HeldLock, LockChanges
 
 
 class MemoryLockStore:

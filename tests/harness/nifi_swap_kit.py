@@ -12,8 +12,14 @@ from typing import Final
 
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.swap.nifi.primitives import encode_lutf, encode_utf
-from penstock.flow.swap.nifi.reader import FLOWFILES, INLINE_RECORD, MAGIC, SERIALIZER, SUMMARY
-from penstock.flow.swap.nifi.schema import Field, Repetition, write_schema
+from penstock.flow.swap.nifi.schema_swap_file import (
+    FLOWFILES,
+    INLINE_RECORD,
+    MAGIC,
+    SERIALIZER,
+    SUMMARY,
+)
+from penstock.flow.swap.nifi.swap_schema import Field, Repetition, write_schema
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 
 CURRENT_VERSION: Final = 3

@@ -9,12 +9,12 @@ from metadata_kit import MemoryMetadata
 from penstock.core.intervals import Interval
 from penstock.indexing.actions import PublishSegments, SegmentAllocate
 from penstock.indexing.engine import RowCounts
+from penstock.indexing.lockbox.lock_store import MetadataLockStore
 from penstock.indexing.lockbox.lockboxes import Lockboxes
-from penstock.indexing.lockbox.store import MetadataLockStore
 from penstock.indexing.overlord.action_handler import ActionHandler
 from penstock.indexing.overlord.lock_requests import lock_task
 from penstock.indexing.overlord.task_index import ActiveTask
-from penstock.indexing.specs.batch.kinds import parse_batch_task
+from penstock.indexing.specs.batch.batch_task_specs import parse_batch_task
 from penstock.storage.metadata import SegmentRow, segment_id
 from penstock.testing.clock import VirtualClock
 

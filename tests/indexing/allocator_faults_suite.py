@@ -21,8 +21,8 @@ from mailbox_kit import InlineLanes
 
 from penstock.core.errors import Conflict, PenstockError
 from penstock.indexing.actions import AllocatedSegment, SegmentAllocate
+from penstock.indexing.lockbox.lock_store import MetadataLockStore
 from penstock.indexing.lockbox.lockboxes import Lockboxes
-from penstock.indexing.lockbox.store import MetadataLockStore
 from penstock.indexing.overlord import segment_allocator
 from penstock.indexing.overlord.lock_requests import lock_task
 from penstock.indexing.overlord.segment_allocator import SegmentAllocator

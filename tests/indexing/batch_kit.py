@@ -15,11 +15,11 @@ from mailbox_kit import InlineLanes
 from metadata_kit import MemoryMetadata
 
 from penstock.core.intervals import ETERNITY, Interval
+from penstock.indexing.batch.batch_ports import BatchPorts
 from penstock.indexing.batch.input_segments import visible_segments
-from penstock.indexing.batch.ports import BatchPorts
 from penstock.indexing.batch.task_kinds import batch_kinds
+from penstock.indexing.lockbox.lock_store import MetadataLockStore
 from penstock.indexing.lockbox.lockboxes import Lockboxes
-from penstock.indexing.lockbox.store import MetadataLockStore
 from penstock.indexing.overlord.action_handler import ActionHandler
 from penstock.indexing.overlord.lock_requests import lock_task
 from penstock.indexing.ports import TaskAction, TaskLocation
@@ -29,7 +29,7 @@ from penstock.indexing.task.task_folder import TaskFolder
 from penstock.indexing.task_spec import TaskSpec, parse_task
 from penstock.indexing.worker.peon_task import PeonTask, TaskKinds
 from penstock.segments.deep_storage import DeepStore
-from penstock.segments.model import Segment
+from penstock.segments.segment import Segment
 from penstock.storage.disk import OsFileSystem
 from penstock.testing.clock import VirtualClock
 

@@ -15,8 +15,8 @@ from metadata_kit import MemoryMetadata
 
 from penstock.core.errors import NotFound, PenstockError, Unavailable
 from penstock.indexing.engine import EngineUnavailable, StreamRange, TopicRange
+from penstock.indexing.lockbox.lock_store import MetadataLockStore
 from penstock.indexing.lockbox.lockboxes import Lockboxes
-from penstock.indexing.lockbox.store import MetadataLockStore
 from penstock.indexing.overlord.action_handler import ActionHandler
 from penstock.indexing.overlord.lock_requests import lock_task
 from penstock.indexing.ports import TaskAction, TaskLocation
@@ -27,7 +27,7 @@ from penstock.indexing.task.streaming_state import TaskOptions, TaskPorts
 from penstock.indexing.task.task_folder import TaskFolder
 from penstock.indexing.task_spec import StreamTaskSpec
 from penstock.segments.deep_storage import PushedFile
-from penstock.segments.model import Segment, SegmentId
+from penstock.segments.segment import Segment, SegmentId
 from penstock.storage.disk import OsFileSystem
 from penstock.testing.clock import VirtualClock
 

@@ -17,7 +17,7 @@ from mailbox_kit import StepLanes
 
 from penstock.indexing.lockbox.lock_lane import LocksChanged
 from penstock.indexing.lockbox.lockboxes import Lockboxes
-from penstock.indexing.lockbox.model import HeldLock, LockTask, LockType
+from penstock.indexing.lockbox.task_locks import HeldLock, LockTask, LockType
 from penstock.testing.clock import VirtualClock
 
 LOW, HIGH = task("low", priority=10), task("high", priority=90)

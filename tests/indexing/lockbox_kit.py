@@ -8,6 +8,7 @@ from lock_store_kit import MemoryLockStore
 
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.core.intervals import Interval, format_time
+from penstock.indexing.lockbox.lock_store import StoredLocks
 from penstock.indexing.lockbox.lockbox import (
     AcquireLocks,
     AddTask,
@@ -16,7 +17,7 @@ from penstock.indexing.lockbox.lockbox import (
     ReleaseLocks,
     RemoveTask,
 )
-from penstock.indexing.lockbox.model import (
+from penstock.indexing.lockbox.task_locks import (
     HeldLock,
     LockChanges,
     LockGranted,
@@ -30,7 +31,6 @@ from penstock.indexing.lockbox.model import (
     TaskLock,
     TaskRemoval,
 )
-from penstock.indexing.lockbox.store import StoredLocks
 
 HOUR_MS = 3_600_000
 DAY_START_MS = 1_704_067_200_000  # 2024-01-01

@@ -7,8 +7,8 @@ from mailbox_kit import InlineLanes, StepLanes, settle
 from metadata_kit import MemoryMetadata
 
 from penstock.indexing.lockbox.lock_lane import LocksChanged
+from penstock.indexing.lockbox.lock_store import AlertingLockStore, MetadataLockStore
 from penstock.indexing.lockbox.lockboxes import Lockboxes
-from penstock.indexing.lockbox.store import AlertingLockStore, MetadataLockStore
 from penstock.indexing.overlord.task_queue import QueuePorts, TaskQueue, TaskQueueOptions
 from penstock.indexing.overlord.task_state import EndedTask
 from penstock.indexing.overlord.wait_reasons import WaitReason, reasons_of
@@ -19,7 +19,7 @@ from penstock.indexing.ports import (
     WorkerReport,
     WorkerTask,
 )
-from penstock.indexing.specs.batch.kinds import parse_batch_task
+from penstock.indexing.specs.batch.batch_task_specs import parse_batch_task
 from penstock.mailbox import MailboxProcessor
 from penstock.mailbox.event_mail import EventMail
 from penstock.testing.clock import VirtualClock

@@ -29,7 +29,7 @@ from penstock.indexing.task.task_folder import TaskFolder
 from penstock.indexing.task_spec import parse_task_spec
 from penstock.indexing.worker import Worker, WorkerOptions, status_to_json
 from penstock.mailbox import MailboxProcessor
-from penstock.segments.model import Segment
+from penstock.segments.segment import Segment
 from penstock.storage.disk import OsFileSystem
 from penstock.testing.clock import VirtualClock
 

@@ -23,8 +23,8 @@ from penstock.core.errors import Conflict, LockRevoked, NotFound, Unavailable
 from penstock.indexing.actions import PublishSegments
 from penstock.indexing.engine import RowCounts
 from penstock.indexing.lockbox.lock_lane import LocksChanged
+from penstock.indexing.lockbox.lock_store import AlertingLockStore, MetadataLockStore
 from penstock.indexing.lockbox.lockboxes import Lockboxes
-from penstock.indexing.lockbox.store import AlertingLockStore, MetadataLockStore
 from penstock.indexing.overlord.action_handler import ActionHandler
 from penstock.indexing.overlord.supervisor_registry import Supervisors
 from penstock.indexing.overlord.task_queue import QueuePorts, TaskQueue, TaskQueueOptions

@@ -18,8 +18,8 @@ from queue_kit import KeptEvents, SaidWorker, kill, noop
 
 from penstock.core.errors import PenstockError
 from penstock.indexing.lockbox.lock_lane import LocksChanged
+from penstock.indexing.lockbox.lock_store import AlertingLockStore, MetadataLockStore
 from penstock.indexing.lockbox.lockboxes import Lockboxes
-from penstock.indexing.lockbox.store import AlertingLockStore, MetadataLockStore
 from penstock.indexing.overlord.errors import NotLeading
 from penstock.indexing.overlord.task_queue import QueuePorts, TaskQueue, TaskQueueOptions
 from penstock.indexing.ports import TaskState

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.sql_text import tokens
-from penstock.indexing.batch.engine import SqlInput
+from penstock.indexing.batch.batch_engine import SqlInput
 from penstock.indexing.batch.job import sql_job
-from penstock.indexing.batch.sql.statement import parse_ingest
+from penstock.indexing.batch.sql.ingest_statement import parse_ingest
 from penstock.indexing.ports import TaskState
 from penstock.indexing.secrets import MASK, masked
-from penstock.indexing.specs.batch.kinds import parse_batch_task
+from penstock.indexing.specs.batch.batch_task_specs import parse_batch_task
 from penstock.indexing.specs.batch.sql_ingest import SqlIngestSpec
 from penstock.indexing.specs.inputs import InlineInput
 

@@ -24,14 +24,14 @@ from penstock.indexing.actions import (
     LockTryAcquire,
     TaskLockView,
 )
+from penstock.indexing.batch.batch_locks import BatchTaskLocks
+from penstock.indexing.batch.batch_ports import BatchPorts
 from penstock.indexing.batch.input_segments import SegmentListing, VisibleSegment
-from penstock.indexing.batch.locks import BatchTaskLocks
-from penstock.indexing.batch.ports import BatchPorts
 from penstock.indexing.batch.retrying_caller import RetryingCaller
 from penstock.indexing.ports import TaskAction
 from penstock.indexing.specs.task_context import IngestionMode, TaskContext
 from penstock.segments.deep_storage import DeepStore
-from penstock.segments.model import Segment
+from penstock.segments.segment import Segment
 from penstock.segments.shard_spec import ShardSpec
 
 R = TypeVar("R")

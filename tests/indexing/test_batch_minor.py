@@ -14,7 +14,7 @@ from penstock.core.intervals import ETERNITY, Interval
 from penstock.indexing.actions import MarkSegmentsToUpgrade
 from penstock.indexing.ports import TaskState
 from penstock.indexing.specs.errors import SpecError
-from penstock.segments.model import Segment
+from penstock.segments.segment import Segment
 
 CONCURRENT = {"useConcurrentLocks": True}
 ROWS = [(1, "x", 1), (1, "y", 2), (1, "z", 3), (2, "other", 4)]

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import ETERNITY, Interval
-from penstock.indexing.batch.engine import Partitioning
+from penstock.indexing.batch.batch_engine import Partitioning
 from penstock.indexing.batch.job import sql_job
-from penstock.indexing.batch.sql.statement import parse_ingest, writes
+from penstock.indexing.batch.sql.ingest_statement import parse_ingest, writes
 from penstock.indexing.specs.task_context import IngestionMode
 from penstock.indexing.specs.text.clauses import overwrite_clause
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.intervals import Interval, condensed
-from penstock.indexing.batch.engine import SegmentInput
+from penstock.indexing.batch.batch_engine import SegmentInput
+from penstock.indexing.batch.batch_locks import outside
 from penstock.indexing.batch.job import ids_digest
-from penstock.indexing.batch.locks import outside
 from penstock.indexing.ports import TaskState
 from penstock.storage.metadata import PublishOutcome
 

@@ -15,7 +15,7 @@ from pydantic import JsonValue
 
 from penstock.core.errors import Unavailable
 from penstock.core.instants import format_time
-from penstock.indexing.batch.engine import BatchRequest, BatchResult, EngineProgress
+from penstock.indexing.batch.batch_engine import BatchRequest, BatchResult, EngineProgress
 from penstock.indexing.batch.retries import LOSSES_MAX, RetryBudget
 from penstock.indexing.engine import (
     EngineFailure,

@@ -9,7 +9,7 @@ from indexing_kit import spec_json
 from term_kit import TermWorld
 
 from penstock.core.errors import Conflict, InvalidRequest, NotFound
-from penstock.indexing.overlord.compaction.duty import CompactionConfigs
+from penstock.indexing.overlord.compaction.compaction_duty import CompactionConfigs
 from penstock.indexing.specs import SpecError, parse_supervisor
 from penstock.indexing.specs.compaction import ClusterCompaction, parse_compaction
 from penstock.storage.metadata import AuditRow

@@ -14,7 +14,7 @@ from mailbox_kit import StepLanes, settle
 
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.core.waits import WaitTable
-from penstock.indexing.overlord.compaction.duty import CompactionConfigs, CompactionDuty
+from penstock.indexing.overlord.compaction.compaction_duty import CompactionConfigs, CompactionDuty
 from penstock.indexing.overlord.compaction.planner import CompactionUnits
 from penstock.indexing.overlord.duties.duty import DutyRounds, DutyTools
 from penstock.indexing.overlord.duties.retention import RetentionDuty

@@ -24,7 +24,7 @@ from penstock.indexing.overlord.duties.janitor import OvershadowedSegments
 from penstock.indexing.specs.batch.task import aligned
 from penstock.indexing.specs.compaction import CompactionConfig, parse_compaction
 from penstock.segments.catalog import Catalog
-from penstock.segments.model import Segment
+from penstock.segments.segment import Segment
 from penstock.segments.shard_spec import ShardSpec
 from penstock.storage.metadata import MetadataStore, PublishRequest
 from penstock.storage.metadata import segment_overview as overview_module

@@ -10,9 +10,9 @@ import pytest
 from indexing_kit import OneTask, event, spec_json
 
 from penstock.indexing.specs import SpecError, SupervisorSpec, parse_supervisor_spec
-from penstock.indexing.specs.batch.kinds import parse_batch_task
+from penstock.indexing.specs.batch.batch_task_specs import parse_batch_task
 from penstock.indexing.specs.input_formats import JsonFormat, TsvFormat
-from penstock.indexing.specs.rows.records import HeaderFormat, KafkaFormat
+from penstock.indexing.specs.rows.stream_formats import HeaderFormat, KafkaFormat
 from penstock.indexing.task_spec import MessageTimes, base_sequence_name, make_task, parse_task_spec
 
 TSV = {"type": "tsv", "findColumnsFromHeader": False, "columns": ["x"]}

@@ -15,7 +15,7 @@ from penstock.indexing.specs import (
     parse_data_schema,
     parse_supervisor_spec,
 )
-from penstock.indexing.specs.batch.kinds import parse_batch_task
+from penstock.indexing.specs.batch.batch_task_specs import parse_batch_task
 from penstock.indexing.supervisor.spec_updates import UpdateAction, update_action
 from penstock.indexing.task_spec import base_sequence_name
 

@@ -12,7 +12,7 @@ from penstock.core.errors import Fenced
 from penstock.core.intervals import Interval
 from penstock.indexing.overlord.duties.janitor import JanitorDuty
 from penstock.segments.deep_storage import DeepStore
-from penstock.segments.model import Segment, SegmentId, ShardSpec
+from penstock.segments.segment import Segment, SegmentId, ShardSpec
 from penstock.storage.metadata import AllocateRequest, PublishRequest, TaskRow
 from penstock.testing.clock import VirtualClock
 

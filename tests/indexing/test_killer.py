@@ -12,16 +12,16 @@ from batch_kit import DAY_MS, BatchWorld, Cut, day, index, lines, world_of
 
 from penstock.core.errors import Closed, Fenced, Unavailable
 from penstock.core.intervals import ETERNITY, Interval
+from penstock.indexing.lockbox.lock_store import MetadataLockStore
 from penstock.indexing.lockbox.lockboxes import Lockboxes
-from penstock.indexing.lockbox.model import LockTask, LockType
-from penstock.indexing.lockbox.store import MetadataLockStore
+from penstock.indexing.lockbox.task_locks import LockTask, LockType
 from penstock.indexing.overlord.duties.duty import DutyTools
 from penstock.indexing.overlord.duties.unused_segments import KillReport, UnusedSegmentsDuty
 from penstock.indexing.overlord.task_index import TaskIndex
-from penstock.indexing.specs.batch.kinds import KillSpec
+from penstock.indexing.specs.batch.batch_task_specs import KillSpec
 from penstock.indexing.task_spec import TaskSpec
 from penstock.mailbox.lanes import ThreadLanes
-from penstock.segments.model import Segment
+from penstock.segments.segment import Segment
 from penstock.storage.metadata import MetadataStore, TaskRow
 
 BUFFER_MS = 30 * DAY_MS

@@ -10,9 +10,9 @@ from indexing_kit import make_task
 from mailbox_kit import InlineLanes, StepLanes, settle
 
 from penstock.core.errors import LockRevoked, Unavailable
+from penstock.indexing.lockbox.lock_store import MetadataLockStore
 from penstock.indexing.lockbox.lockboxes import Lockboxes
-from penstock.indexing.lockbox.store import MetadataLockStore
-from penstock.indexing.overlord.runner.ports import RunnerOptions
+from penstock.indexing.overlord.runner.runner_options import RunnerOptions
 from penstock.indexing.overlord.task_index import TaskIndex
 from penstock.indexing.overlord.task_queue import QueuePorts, TaskQueue, TaskQueueOptions
 from penstock.indexing.ports import (

@@ -13,11 +13,11 @@ from batch_kit import START_MS, BatchWorld, day, index, lines
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity, Interval
-from penstock.indexing.batch.engine import BatchRequest, CombinedInput, Partitioning
+from penstock.indexing.batch.batch_engine import BatchRequest, CombinedInput, Partitioning
 from penstock.indexing.ports import TaskState
 from penstock.indexing.specs import SpecError, parse_data_schema, parse_supervisor
+from penstock.indexing.specs.batch.batch_task_specs import parse_batch_task
 from penstock.indexing.specs.batch.index_parallel import IndexParallelSpec
-from penstock.indexing.specs.batch.kinds import parse_batch_task
 from penstock.indexing.specs.batch.task import aligned
 
 if TYPE_CHECKING:

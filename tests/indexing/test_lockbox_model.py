@@ -21,6 +21,7 @@ from lockbox_kit import (
 from penstock.core.errors import LockRevoked, PenstockError, Unavailable
 from penstock.core.interval_index import IntervalIndex
 from penstock.core.intervals import Interval
+from penstock.indexing.lockbox.lock_store import StoredLocks
 from penstock.indexing.lockbox.lock_table import LockGroup, LockTable
 from penstock.indexing.lockbox.lockbox import (
     AcquireLocks,
@@ -31,7 +32,8 @@ from penstock.indexing.lockbox.lockbox import (
     ReleaseLocks,
     RemoveTask,
 )
-from penstock.indexing.lockbox.model import (
+from penstock.indexing.lockbox.restored_locks import restore_locks
+from penstock.indexing.lockbox.task_locks import (
     HeldLock,
     LockGranularity,
     LockRequest,
@@ -39,8 +41,6 @@ from penstock.indexing.lockbox.model import (
     LockType,
     TaskLock,
 )
-from penstock.indexing.lockbox.restored_locks import restore_locks
-from penstock.indexing.lockbox.store import StoredLocks
 
 EXCLUSIVE, SHARED, REPLACE, APPEND, KILL = LockType
 TASKS = [

@@ -10,13 +10,13 @@ from lockbox_kit import DAY, SOURCE, Story, hours, killer, task
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Interval
-from penstock.indexing.lockbox.model import (
+from penstock.indexing.lockbox.lock_rules import coexist, concerns, reusable
+from penstock.indexing.lockbox.task_locks import (
     LockGranularity,
     LockRequest,
     LockType,
     TaskLock,
 )
-from penstock.indexing.lockbox.rules import coexist, concerns, reusable
 
 EXCLUSIVE, SHARED, REPLACE, APPEND, KILL = LockType
 

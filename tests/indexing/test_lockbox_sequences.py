@@ -17,7 +17,7 @@ from lockbox_kit import (
 
 from penstock.core.errors import Conflict, InvalidRequest, LockRevoked, Unavailable
 from penstock.indexing.lockbox.lockbox import AcquireLocks
-from penstock.indexing.lockbox.model import (
+from penstock.indexing.lockbox.task_locks import (
     APPEND_VERSION,
     LockGranted,
     LockGranularity,

@@ -24,8 +24,9 @@ from penstock.core.errors import (
 from penstock.core.intervals import Interval, format_time
 from penstock.indexing.lockbox.coverage import SectionLocks
 from penstock.indexing.lockbox.lock_lane import LocksChanged, lane_of
+from penstock.indexing.lockbox.lock_store import MetadataLockStore
 from penstock.indexing.lockbox.lockboxes import Lockboxes
-from penstock.indexing.lockbox.model import (
+from penstock.indexing.lockbox.task_locks import (
     APPEND_VERSION,
     HeldLock,
     LockChanges,
@@ -38,7 +39,6 @@ from penstock.indexing.lockbox.model import (
     LockType,
     TaskRemoval,
 )
-from penstock.indexing.lockbox.store import MetadataLockStore
 from penstock.mailbox.lanes import ThreadLanes
 from penstock.storage.metadata import (
     AllocateRequest,

@@ -12,11 +12,11 @@ from lockbox_kit import DAY, Story, hours, task, word
 from queue_kit import TaskQueueWorld, held, kill, noop, states, submit
 
 from penstock.indexing.lockbox.lockbox import AcquireLocks, PlaceTask
-from penstock.indexing.lockbox.model import LockGranted, LockRefused, LockType
+from penstock.indexing.lockbox.task_locks import LockGranted, LockRefused, LockType
 from penstock.indexing.overlord.lock_requests import lock_task
 from penstock.indexing.overlord.task_index import RunnerState
 from penstock.indexing.ports import TaskState
-from penstock.indexing.specs.batch.kinds import parse_batch_task
+from penstock.indexing.specs.batch.batch_task_specs import parse_batch_task
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
-from penstock.indexing.overlord.runner.ports import BlacklistOptions
+from penstock.indexing.overlord.runner.runner_options import BlacklistOptions
 from penstock.indexing.overlord.runner.selection import (
     Kind,
     PendingTask,

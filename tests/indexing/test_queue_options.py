@@ -10,10 +10,10 @@ from queue_kit import TaskQueueWorld, noop, submit
 
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.overlord.errors import QueueFull
-from penstock.indexing.overlord.runner.ports import RunnerOptions
+from penstock.indexing.overlord.runner.runner_options import RunnerOptions
 from penstock.indexing.overlord.task_queue import TaskQueueOptions
 from penstock.indexing.ports import TaskState
-from penstock.indexing.specs.batch.kinds import parse_batch_task
+from penstock.indexing.specs.batch.batch_task_specs import parse_batch_task
 from penstock.services.options import resolution
 from penstock.services.roles.overlord import overlord_options
 

@@ -8,8 +8,8 @@ import pytest
 from indexing_kit import make_task
 
 from penstock.core.state_machine import Transition
-from penstock.indexing.events import NoEvents
-from penstock.indexing.overlord.runner.ports import BlacklistOptions, RunnerOptions
+from penstock.indexing.operator_events import NoEvents
+from penstock.indexing.overlord.runner.runner_options import BlacklistOptions, RunnerOptions
 from penstock.indexing.overlord.runner.worker_eligibility import WorkerEligibility
 from penstock.indexing.overlord.runner.worker_sync import WorkerSync
 from penstock.indexing.overlord.runner.worker_table import KnownWorker, RunnerTasks

@@ -313,7 +313,7 @@ def test_a_backlog_is_weighed_once(standin):
 
 def test_a_task_whose_offsets_kafka_has_deleted_ends_and_says_which(tmp_path, monkeypatch, standin):
     topic = standin.create("events", p0={n: event(n) for n in range(6)}, p1={})
-    monkeypatch.setattr("penstock.indexing.source.factory.KafkaClients", lambda: standin)
+    monkeypatch.setattr("penstock.indexing.source.stream_opener.KafkaClients", lambda: standin)
     place = StreamLocation(type="kafka", name="events", properties={"bootstrap.servers": "k:9092"})
     world = OneTask(tmp_path, place=place, topic="events")
     world.engine.read = lambda r: records(standin, r)

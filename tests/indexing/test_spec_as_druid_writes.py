@@ -20,9 +20,9 @@ from penstock.indexing.specs import (
     parse_supervisor,
     parse_supervisor_spec,
 )
+from penstock.indexing.specs.batch.batch_task_specs import KillSpec, parse_batch_task
 from penstock.indexing.specs.batch.compact import CompactSpec
 from penstock.indexing.specs.batch.index_parallel import IndexParallelSpec
-from penstock.indexing.specs.batch.kinds import KillSpec, parse_batch_task
 from penstock.indexing.specs.compaction import (
     CompactionSupervisorSpec,
     parse_cluster_compaction,

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.indexing.specs import SpecError, parse_supervisor, parse_supervisor_spec
-from penstock.indexing.specs.batch.kinds import parse_batch_task
+from penstock.indexing.specs.batch.batch_task_specs import parse_batch_task
 from penstock.indexing.specs.compaction import parse_compaction
 from penstock.indexing.specs.filters import FILTER_LEVELS_MAX
 from penstock.indexing.specs.retention_rules import parse_rules

@@ -12,8 +12,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from penstock.core.intervals import ETERNITY, Granularity, Interval, condensed
 from penstock.indexing.specs import SpecError
+from penstock.indexing.specs.batch.batch_task_specs import BatchTaskSpec, parse_batch_task
 from penstock.indexing.specs.batch.index_parallel import IndexParallelSpec
-from penstock.indexing.specs.batch.kinds import BatchTaskSpec, parse_batch_task
 from penstock.indexing.specs.batch.task import aligned
 from penstock.indexing.specs.inputs import InputSource
 from penstock.indexing.specs.task_context import (

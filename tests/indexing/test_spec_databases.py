@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from pydantic import JsonValue, TypeAdapter
 
 from penstock.core.errors import InvalidRequest
-from penstock.indexing.batch.engine import ExternalInput
+from penstock.indexing.batch.batch_engine import ExternalInput
 from penstock.indexing.batch.job import index_job
-from penstock.indexing.batch.sql.statement import parse_ingest
+from penstock.indexing.batch.sql.ingest_statement import parse_ingest
 from penstock.indexing.secrets import MASK, masked
+from penstock.indexing.specs.batch.batch_task_specs import parse_batch_task
 from penstock.indexing.specs.batch.index_parallel import IndexParallelSpec
-from penstock.indexing.specs.batch.kinds import parse_batch_task
 from penstock.indexing.specs.errors import SpecError
 from penstock.indexing.specs.inputs import InputSource
 from penstock.indexing.specs.sources.databases import DatabaseInput, read_jdbc
-from penstock.storage.databases.address import DatabaseAddress
+from penstock.storage.databases.database_address import DatabaseAddress
 
 URL = "jdbc:postgresql://db.example:5433/shop"
 SOURCE = "spec.ioConfig.inputSource"

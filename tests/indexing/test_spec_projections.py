@@ -15,7 +15,7 @@ from indexing_kit import spec_json
 
 from penstock.indexing.ports import TaskState
 from penstock.indexing.specs import SpecError, parse_supervisor_spec
-from penstock.indexing.specs.batch.kinds import parse_batch_task
+from penstock.indexing.specs.batch.batch_task_specs import parse_batch_task
 from penstock.indexing.specs.compaction import parse_compaction
 from penstock.indexing.specs.druid_expressions import parse
 from penstock.indexing.specs.errors import did_you_mean

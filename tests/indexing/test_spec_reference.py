@@ -9,7 +9,7 @@ import pytest
 
 from penstock.indexing.specs.aggregators import AggregatorType
 from penstock.indexing.specs.druid_expressions.functions import DRUIDS_ALONE, REFUSED
-from penstock.indexing.specs.model import SpecModel
+from penstock.indexing.specs.spec_base import SpecModel
 from spec_meanings import IGNORED, MEANINGS, OURS
 from spec_page import meaning, models, reference_page
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.core.intervals import ETERNITY, Interval, parse_time
 from penstock.indexing.specs import SpecError
-from penstock.indexing.specs.batch.kinds import parse_batch_task
+from penstock.indexing.specs.batch.batch_task_specs import parse_batch_task
 from penstock.indexing.specs.compaction import (
     parse_cluster_compaction,
     parse_compaction,

@@ -8,7 +8,7 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity, parse_time
 from penstock.core.time_patterns import TimePattern
 from penstock.indexing.specs import SpecError, parse_data_schema
-from penstock.spark.columns import filter_columns
+from penstock.spark.schema_columns import filter_columns
 
 
 def schema(**parts: object):

@@ -19,7 +19,7 @@ from penstock.indexing.engine import RowCounts
 from penstock.indexing.overlord.lock_requests import lock_task
 from penstock.indexing.ports import TaskState
 from penstock.indexing.specs import parse_supervisor_spec
-from penstock.segments.model import Segment, SegmentId, ShardSpec
+from penstock.segments.segment import Segment, SegmentId, ShardSpec
 
 HOUR_MS = 3_600_000
 DAY = Granularity.parse("DAY").bucket(START_MS)

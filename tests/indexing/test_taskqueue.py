@@ -9,7 +9,7 @@ from msgspec import structs
 from queue_kit import SaidWorker, TaskQueueWorld, held, kill, noop, states, submit
 
 from penstock.core.errors import Conflict, InvalidRequest, LockRevoked, Unavailable
-from penstock.indexing.lockbox.model import Revoked
+from penstock.indexing.lockbox.task_locks import Revoked
 from penstock.indexing.overlord.errors import QueueFull
 from penstock.indexing.overlord.lock_requests import lock_task, requests_for
 from penstock.indexing.overlord.runner.worker_config import WorkerConfig
@@ -22,7 +22,7 @@ from penstock.indexing.ports import (
     TaskState,
     WorkerChanges,
 )
-from penstock.indexing.specs.batch.kinds import parse_batch_task
+from penstock.indexing.specs.batch.batch_task_specs import parse_batch_task
 from penstock.storage.metadata import (
     AllocateRequest,
     PublishRequest,

@@ -16,7 +16,7 @@ from penstock.core.errors import Closed, Fenced, InvalidRequest, PenstockError, 
 from penstock.core.waits import WaitTable
 from penstock.indexing.overlord.task_service import TaskSubmissions
 from penstock.indexing.ports import TaskState
-from penstock.indexing.specs.batch.kinds import NoopSpec
+from penstock.indexing.specs.batch.batch_task_specs import NoopSpec
 from penstock.mailbox import MailboxProcessor
 from penstock.mailbox.background_calls import CALL_RETRY, BackgroundCall, CallDispatcher
 from penstock.mailbox.lanes import ThreadLanes

@@ -13,7 +13,7 @@ from mailbox_kit import InlineLanes, settle
 from penstock.core.errors import Dependency, InvalidRequest, Unavailable
 from penstock.core.waits import WaitTable
 from penstock.indexing.ports import TaskState
-from penstock.indexing.specs.batch.kinds import parse_batch_task
+from penstock.indexing.specs.batch.batch_task_specs import parse_batch_task
 from penstock.indexing.task.task_folder import TaskFolder
 from penstock.indexing.worker.ended_tasks import EndedTasks
 from penstock.indexing.worker.options import WorkerOptions

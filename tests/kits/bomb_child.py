@@ -14,15 +14,16 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from penstock.core import avro_bounds, orc_bounds, parquet_bounds
 from penstock.core.errors import PenstockError
-from penstock.flow.processors.records.formats.protocols import ReadingOptions
-from penstock.flow.processors.records.formats.protocols import RecordSource as Content
+from penstock.flow.processors.records.formats.format_protocols import ReadingOptions
+from penstock.flow.processors.records.formats.format_protocols import RecordSource as Content
 from penstock.flow.processors.records.formats.record_formats import RecordFormat, read_records
 from penstock.spark.batch.input.delimited import header_of
-from penstock.spark.batch.input.discovery import inspect_pieces
+from penstock.spark.batch.input.dimension_discovery import inspect_pieces
+from penstock.spark.batch.input.file_splits import InputFile, Source, Split
 from penstock.spark.batch.input.input_work import InputWork, reports_of
 from penstock.spark.batch.input.open_files import codec_of
-from penstock.spark.batch.input.splits import InputFile, Source, Split
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.topic.row_shape import FieldType, RowShape, TimeField
 
@@ -31,6 +32,18 @@ LINE_BYTES_MAX = 8 << 20
 # The product's, for what is large by the number of keys.
 LONG_LINE_BYTES_MAX = SparkBatchOptions().line_bytes_max
 CPU_S = 40
+# Of files of columns; see `bombs.SMALLER`.
+COLUMN_LIMITS = (
+    (avro_bounds, "BATCH_BYTES"),
+    (parquet_bounds, "BATCH_BYTES_MAX"),
+    (parquet_bounds, "VALUE_BYTES_MAX"),
+    (parquet_bounds, "PAGES_BYTES_MAX"),
+    (parquet_bounds, "_READ_BYTES_MAX"),
+    (parquet_bounds, "_EVEN_BYTES"),
+    (parquet_bounds, "_DICTIONARY_BYTES_MAX"),
+    (orc_bounds, "STRIPE_BYTES_MAX"),
+    (orc_bounds, "VALUE_BYTES_MAX"),
+)
 
 
 def serve() -> None:
@@ -123,4 +136,6 @@ def flow(
 
 
 if __name__ == "__main__":
+    for module, limit_name in COLUMN_LIMITS:
+        setattr(module, limit_name, getattr(module, limit_name) // int(sys.argv[1]))
     serve()

@@ -9,6 +9,7 @@ import os
 import struct
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple, Self
@@ -19,15 +20,21 @@ import pyarrow.orc as po
 import pyarrow.parquet as pq
 
 CHILD: Final = Path(__file__).with_name("bomb_child.py")
-SHORT_LINES: Final = 3 << 17
-WIDE_RECORDS: Final = 130
+SHORT_LINES: Final = 3 << 16
+WIDE_RECORDS: Final = 24
+WIDE_VALUES: Final = 60_000
 DICTIONARY_ROWS: Final = 600
 PREFIX_ROWS: Final = 300
 UNEVEN_ROWS: Final = 20_000
 UNEVEN_LISTS: Final = 3_000
 ORC_ROWS: Final = 2_048
-KEYS: Final = 250_000
+KEYS: Final = 125_000
+# Files of columns are that much smaller than the product's limits, which are lowered as much in a
+# child that reads them: 600 MiB of values cost a test more than everything else that it does.
+# `make soak ARGS="bombs"` reads such files in full size.
+SMALLER: Final = 8
 _MIB: Final = 1 << 20
+_SMALL: Final = _MIB // SMALLER
 _ZSTD: Final = pa.ipc.IpcWriteOptions(compression="zstd")
 _MANY_ROWS: Final = pa.ipc.IpcWriteOptions(allow_64bit=True)
 
@@ -46,12 +53,18 @@ class Child:
     """A process that reads each file in a fork of its own, which may allocate a given amount.
 
     `with` starts and ends it.
+
+    Attributes:
+        smaller: Divisor of the limits of files of columns.
     """
+
+    def __init__(self, smaller: int = 1) -> None:
+        self.smaller = smaller
 
     def __enter__(self) -> Self:
         """Start the process."""
         self._process = subprocess.Popen(
-            [sys.executable, str(CHILD)],
+            [sys.executable, str(CHILD), str(self.smaller)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -81,10 +94,10 @@ class Child:
         return Read(**{**found, "reasons": tuple(found.get("reasons", ()))})
 
 
-def avro_file(path: Path, schema: object, block: bytes, count: int) -> None:
-    """Write an Avro file of one block, whose header announces `count` records."""
+def avro_file(path: Path, schema: object, block: bytes, count: int, codec: str = "null") -> None:
+    """Write an Avro file of one packed block, whose header announces `count` records."""
     stored = io.BytesIO()
-    fastavro.writer(stored, schema, [])
+    fastavro.writer(stored, schema, [], codec=codec)
     head = stored.getvalue()
     numbers = io.BytesIO()
     for number in (count, len(block)):
@@ -116,18 +129,21 @@ def avro_deep_record(path: Path) -> None:
 
 def avro_zeros(path: Path) -> None:
     """Write a block that unpacks to 140 MiB."""
-    with path.open("wb") as file:
-        rows = [{"at": "0" * (140 * _MIB)}]
-        fastavro.writer(file, _record(("at", "string")), rows, codec="deflate")
+    length = io.BytesIO()
+    fastavro.schemaless_writer(length, "long", 140 * _MIB)
+    block = _deflated(length.getvalue(), b"0" * _MIB, 140)
+    avro_file(path, _record(("at", "string")), block, 1, "deflate")
 
 
 def avro_wide_records(path: Path) -> None:
-    """Write a block of 8 MiB whose records have arrays of tens of thousands of small values."""
+    """Write a block of 1.4 MB whose records have arrays of tens of thousands of small values."""
     tags = {"type": "array", "items": {"type": "map", "values": "int"}}
+    row = io.BytesIO()
+    fastavro.schemaless_writer(row, "string", "2013-01-01")
+    fastavro.schemaless_writer(row, "long", WIDE_VALUES)
+    record = row.getvalue() + bytes(WIDE_VALUES + 1)
     schema = _record(("at", "string"), ("tags", tags))
-    rows = ({"at": "2013-01-01", "tags": [{}] * 60_000} for _ in range(WIDE_RECORDS))
-    with path.open("wb") as file:
-        fastavro.writer(file, schema, rows, codec="deflate", sync_interval=16 * _MIB)
+    avro_file(path, schema, _deflated(b"", record, WIDE_RECORDS), WIDE_RECORDS, "deflate")
 
 
 def parquet_long_value(path: Path) -> None:
@@ -136,10 +152,10 @@ def parquet_long_value(path: Path) -> None:
     pq.write_table(table, path, compression="zstd", write_statistics=False)
 
 
-def parquet_huge_values(path: Path) -> None:
-    """Write a row group of one value of 520 MiB."""
-    ends = pa.py_buffer(struct.pack("<2i", 0, 520 * _MIB))
-    name = pa.Array.from_buffers(pa.string(), 1, [None, ends, pa.py_buffer(bytes(520 * _MIB))])
+def parquet_huge_values(path: Path, unit: int = _SMALL) -> None:
+    """Write a row group of one value of 520 units."""
+    ends = pa.py_buffer(struct.pack("<2i", 0, 520 * unit))
+    name = pa.Array.from_buffers(pa.string(), 1, [None, ends, pa.py_buffer(bytes(520 * unit))])
     table = pa.table({"at": ["2013-01-01"], "name": name})
     pq.write_table(table, path, compression="zstd", use_dictionary=False, write_statistics=False)
 
@@ -156,18 +172,18 @@ def parquet_null_values(path: Path) -> None:
     pq.write_table(table, path, use_dictionary=False, write_statistics=False)
 
 
-def parquet_dictionary(path: Path, rows: int = DICTIONARY_ROWS) -> None:
-    """Write rows of one value of 1 MiB, which is stored once."""
-    name = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), ["0" * _MIB])
+def parquet_dictionary(path: Path, rows: int = DICTIONARY_ROWS, unit: int = _SMALL) -> None:
+    """Write rows of one value of one unit, which is stored once."""
+    name = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), ["0" * unit])
     table = pa.table({"at": ["2013-01-01"] * rows, "name": name})
     # Without the schema, readers know no dictionary.
     form = {"compression": "zstd", "write_statistics": False, "store_schema": False}
     pq.write_table(table, path, dictionary_pagesize_limit=4 * _MIB, **form)
 
 
-def parquet_prefixes(path: Path, rows: int = PREFIX_ROWS) -> None:
-    """Write rows of one value of 2 MiB, of which all but the first consist of a prefix."""
-    table = pa.table({"at": ["2013-01-01"] * rows, "name": pa.array([bytes(2 * _MIB)] * rows)})
+def parquet_prefixes(path: Path, rows: int = PREFIX_ROWS, unit: int = _SMALL) -> None:
+    """Write rows of one value of two units, of which all but the first consist of a prefix."""
+    table = pa.table({"at": ["2013-01-01"] * rows, "name": pa.array([bytes(2 * unit)] * rows)})
     form = {"compression": "zstd", "write_statistics": False, "store_schema": False}
     encoding = {"at": "PLAIN", "name": "DELTA_BYTE_ARRAY"}
     pq.write_table(table, path, use_dictionary=False, column_encoding=encoding, **form)
@@ -176,7 +192,7 @@ def parquet_prefixes(path: Path, rows: int = PREFIX_ROWS) -> None:
 def parquet_dictionary_then_prefixes(path: Path) -> None:
     """Write a dictionary of one short value, and rows as `parquet_prefixes` without it."""
     name = pa.field("name", pa.binary(), nullable=False)
-    table = pa.table([pa.array([bytes(2 * _MIB)] * PREFIX_ROWS)], schema=pa.schema([name]))
+    table = pa.table([pa.array([bytes(2 * _SMALL)] * PREFIX_ROWS)], schema=pa.schema([name]))
     form = {"compression": "none", "write_statistics": False, "store_schema": False}
     encoding = {"name": "DELTA_BYTE_ARRAY"}
     pq.write_table(table, path, use_dictionary=False, column_encoding=encoding, **form)
@@ -209,10 +225,10 @@ def parquet_dictionary_then_prefixes(path: Path) -> None:
 
 
 def parquet_uneven_values(path: Path) -> None:
-    """Write 120 values of 7 MiB, and thousands of empty ones."""
+    """Write 120 values of 7/8 MiB, and thousands of empty ones."""
     long, empty = 120, UNEVEN_ROWS - 120
-    ends = struct.pack(f"<{long + 1}i", *range(0, (long + 1) * 7 * _MIB, 7 * _MIB))
-    data = [None, pa.py_buffer(ends), pa.py_buffer(bytes(long * 7 * _MIB))]
+    ends = struct.pack(f"<{long + 1}i", *range(0, (long + 1) * 7 * _SMALL, 7 * _SMALL))
+    data = [None, pa.py_buffer(ends), pa.py_buffer(bytes(long * 7 * _SMALL))]
     values = [pa.Array.from_buffers(pa.binary(), long, data), pa.array([b""] * empty)]
     table = pa.table({"name": pa.chunked_array(values)})
     form = {"compression": "zstd", "write_statistics": False, "store_schema": False}
@@ -220,8 +236,8 @@ def parquet_uneven_values(path: Path) -> None:
 
 
 def parquet_uneven_lists(path: Path) -> None:
-    """Write 12 lists of 5,000,000 zeros, and thousands of empty ones."""
-    long, each = 12, 5_000_000
+    """Write 12 lists of 625,000 zeros, and thousands of empty ones."""
+    long, each = 12, 5_000_000 // SMALLER
     ends = [*range(0, (long + 1) * each, each)]
     ends += [ends[-1]] * (UNEVEN_LISTS - long)
     size = long * each
@@ -230,9 +246,9 @@ def parquet_uneven_lists(path: Path) -> None:
     pq.write_table(pa.table({"name": lists}), path, compression="zstd", write_statistics=False)
 
 
-def parquet_large_page(path: Path) -> None:
-    """Write a page of three values of 350 MiB."""
-    size = 350 * _MIB
+def parquet_large_page(path: Path, unit: int = _SMALL) -> None:
+    """Write a page of three values of 350 units."""
+    size = 350 * unit
     ends = pa.py_buffer(struct.pack("<4i", *range(0, 4 * size, size)))
     name = pa.Array.from_buffers(pa.binary(), 3, [None, ends, pa.py_buffer(bytes(3 * size))])
     table = pa.table({"at": ["2013-01-01"] * 3, "name": name})
@@ -254,9 +270,9 @@ def orc_long_value(path: Path) -> None:
     po.write_table(table, path, compression="zstd")
 
 
-def orc_repeated_values(path: Path, rows: int = ORC_ROWS) -> None:
-    """Write a stripe of rows of one value of 1 MiB, which is stored once."""
-    batch = pa.table({"at": ["2013-01-01"], "name": ["0" * _MIB]})
+def orc_repeated_values(path: Path, rows: int = ORC_ROWS, unit: int = _SMALL) -> None:
+    """Write a stripe of rows of one value of one unit, which is stored once."""
+    batch = pa.table({"at": ["2013-01-01"], "name": ["0" * unit]})
     form = {"compression": "zstd", "stripe_size": 64 << 30, "dictionary_key_size_threshold": 1.0}
     with po.ORCWriter(path, **form) as writer:
         for _ in range(rows):
@@ -307,7 +323,7 @@ def json_a_million_keys(path: Path) -> None:
 
 def json_keys_of_their_own(path: Path) -> None:
     """Write rows of which each has another key."""
-    path.write_text("".join(f'{{"k{number}":1}}\n' for number in range(KEYS)))
+    path.write_text("".join(f'{{"k{number:040}":1}}\n' for number in range(KEYS)))
 
 
 def json_deep_arrays(path: Path) -> None:
@@ -380,7 +396,7 @@ def json_empty_records(path: Path) -> None:
 
 def json_nested_keys_of_their_own(path: Path) -> None:
     """Write rows with an object of which each has another key."""
-    path.write_text("".join(f'{{"a":{{"k{number}":1}}}}\n' for number in range(KEYS)))
+    path.write_text("".join(f'{{"a":{{"k{number:040}":1}}}}\n' for number in range(KEYS)))
 
 
 def json_numbers(path: Path) -> None:
@@ -424,6 +440,13 @@ def _keys(count: int) -> bytes:
 def _record(*fields: tuple[str, object]) -> dict[str, object]:
     named = [{"name": name, "type": type_} for name, type_ in fields]
     return {"type": "record", "name": "row", "fields": named}
+
+
+def _deflated(head: bytes, part: bytes, parts: int) -> bytes:
+    """Return the packed block of an Avro file."""
+    packer = zlib.compressobj(1, wbits=-15)
+    pieces = [packer.compress(head), *(packer.compress(part) for _ in range(parts))]
+    return b"".join([*pieces, packer.flush()])
 
 
 def _packed(path: Path, head: bytes, part: bytes, parts: int) -> None:

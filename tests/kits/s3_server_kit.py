@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Iterator
 
 import pytest
 
 
 @contextlib.contextmanager
-def s3_bucket(name: str) -> Iterator[str]:
+def kept_port() -> Iterator[int]:
+    """Keep a port free for an `s3_bucket`, so that processes get its address before it starts."""
+    with socket.socket() as keeper:
+        # With this option a server that has it, too, may listen at a port that is only bound.
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        keeper.bind(("127.0.0.1", 0))
+        yield keeper.getsockname()[1]
+
+
+def s3_environment(port: int) -> dict[str, str]:
+    """Return the variables by which fsspec finds the S3 at a port."""
+    return {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+
+
+@contextlib.contextmanager
+def s3_bucket(name: str, port: int = 0) -> Iterator[str]:
     """Serve a new bucket, which fsspec finds through the environment, as a user would have it.
 
     Args:
         name: One that no other test uses: all servers of moto in a process share their content.
+        port: A `kept_port`, if any.
 
     Yields:
         The bucket's address, such as `s3://lake`.
@@ -22,15 +44,13 @@ def s3_bucket(name: str) -> Iterator[str]:
     import s3fs
     from moto.server import ThreadedMotoServer
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
     server.start()
     _, port = server.get_host_and_port()
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
-            patch.setenv("AWS_ACCESS_KEY_ID", "test")
-            patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-            patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+            for variable, value in s3_environment(port).items():
+                patch.setenv(variable, value)
             s3fs.S3FileSystem().mkdir(name)
             yield f"s3://{name}"
     finally:

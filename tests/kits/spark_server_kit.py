@@ -7,8 +7,8 @@ from pathlib import Path
 
 from penstock.core.clock import SystemClock
 from penstock.services.host.host_plan import spark_cache_folder
-from penstock.services.options.values import java_options
-from penstock.spark.connect.server import SparkServer, SparkServerOptions
+from penstock.services.options.option_values import java_options
+from penstock.spark.connect.spark_server import SparkServer, SparkServerOptions
 
 
 def server_options(folder: Path, memory: str = "1g") -> SparkServerOptions:
@@ -18,7 +18,8 @@ def server_options(folder: Path, memory: str = "1g") -> SparkServerOptions:
         log_folder=folder / "log",
         temp_folder=folder / "tmp",
         cache_folder=spark_cache_folder(os.environ),
-        master="local[2]",
+        # Work that fails is tried once more, not three times: its workers are lost each time.
+        master="local[2, 2]",
         driver_memory=memory,
         java_options=java_options(os.environ["PENSTOCK_SPARK_JAVA_OPTIONS"]),
         token="secret+/=",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from penstock.services.http_client import JsonClient
+    from penstock.services.json_client import JsonClient
 
 TOKEN = "secret"
 # Messages of ListenHTTP go through the broker to two consumers: the first finds the broker of its

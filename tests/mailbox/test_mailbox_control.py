@@ -12,7 +12,7 @@ from penstock.core.metrics import Histogram
 from penstock.mailbox import MailboxTimers, TaskMailbox, WrongThread
 from penstock.mailbox.alarm import Alarm
 from penstock.mailbox.control import DefaultActionController, LoopEnd, put_control
-from penstock.mailbox.metrics import LatencyProbe
+from penstock.mailbox.mailbox_metrics import LatencyProbe
 from penstock.testing.clock import VirtualClock
 
 

@@ -15,10 +15,10 @@ from penstock.core.intervals import ETERNITY, Interval
 from penstock.core.timeline.chunks import PartitionChunk, RootRange
 from penstock.core.timeline.timeline import Timeline
 from penstock.segments.catalog import Catalog
-from penstock.segments.model import Segment, ShardSpec
+from penstock.segments.segment import Segment, ShardSpec
 from penstock.storage.metadata import AnnouncedFile, AnnouncedRow, SegmentRow, Snapshot
-from penstock.storage.metadata.chunks import ChunkSummary as UsedChunk
-from penstock.storage.metadata.chunks import visible_chunks
+from penstock.storage.metadata.chunk_summaries import ChunkSummary as UsedChunk
+from penstock.storage.metadata.chunk_summaries import visible_chunks
 
 
 def row(

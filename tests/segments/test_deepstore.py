@@ -21,7 +21,7 @@ from penstock.core.errors import (
 )
 from penstock.core.intervals import Interval
 from penstock.segments.deep_storage import DeepStore, files_below
-from penstock.segments.model import SegmentId
+from penstock.segments.segment import SegmentId
 from penstock.storage.disk import OsFileSystem
 from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
 

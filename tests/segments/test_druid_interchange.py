@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from penstock.core.intervals import ETERNITY, Interval
-from penstock.segments.model import Segment, SegmentId
+from penstock.segments.segment import Segment, SegmentId
 from penstock.segments.shard_spec import ShardSpec
 
 COMPACTED = {

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import ETERNITY, Interval
-from penstock.segments.model import Segment, SegmentId, ShardSpec
+from penstock.segments.segment import Segment, SegmentId, ShardSpec
 
 MONTH = Interval.parse("2013-01-01/2013-02-01")
 VERSION = "2024-05-06T07:08:09.123Z"

@@ -45,14 +45,14 @@ from penstock.indexing.worker.task_attempts import AttemptEnd
 from penstock.mailbox import MailboxThread
 from penstock.mailbox.lanes import ThreadLanes
 from penstock.services.api.asgi import application
+from penstock.services.api.indexer.overlord_routes import OverlordParts, overlord_routes
 from penstock.services.api.indexer.request_parts import ACTION_BYTES_MAX
-from penstock.services.api.indexer.routes import OverlordParts, overlord_routes
 from penstock.services.api.router import RouterParts, RouterRoutes
 from penstock.services.api.sql import SqlPort, SqlRoutes
 from penstock.services.host.process import listen
 from penstock.services.http_server import HttpServer
 from penstock.services.membership.leases import LeaseDirectory
-from penstock.services.options.values import HostPort
+from penstock.services.options.option_values import HostPort
 from penstock.services.readiness import ReadyState
 from penstock.storage.disk import OsFileSystem
 from penstock.testing.clock import VirtualClock

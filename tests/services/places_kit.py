@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.core.errors import Unavailable
-from penstock.services.options.values import HostPort
+from penstock.services.options.option_values import HostPort
 from penstock.storage.metadata import LeaseRow
 
 

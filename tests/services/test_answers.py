@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.services.answers import objects, part, whole
+from penstock.services.json_values import objects, part, whole
 
 ANSWER = {"payload": {"tasks": [{"id": "a"}, None, "b", {"id": "c"}], "lag": 7, "state": "RUNNING"}}
 values = st.recursive(

@@ -16,7 +16,7 @@ from overlord_kit import Api, OverlordWorld, noop, routed, supervisor_spec
 from test_druid_paths import COORDINATOR, INDEXER, OTHERS, listed
 
 from penstock.core.intervals import Interval
-from penstock.segments.model import Segment
+from penstock.segments.segment import Segment
 from penstock.services.api.sql import SqlPort
 from penstock.storage.metadata import PublishRequest
 

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from penstock.broker.http_client import BrokerClient
+from penstock.broker.broker_client import BrokerClient
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Unavailable
 from penstock.services.cli.entry import run

@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from penstock.services.cli import exit_codes, publish
-from penstock.services.cli.context import CLI
+from penstock.services.cli.command_options import CLI
 from penstock.services.cli.entry import run, with_common_options_first
 
 THERE = {"topic": "t", "id": "i", "host": "h", "folder": "", "partitions": []}
@@ -766,7 +766,7 @@ def test_the_prompt_goes_on_after_errors_and_interrupts(
     assert run(["sql", insert]) == exit_codes.INTERRUPTED
     assert capsys.readouterr().err == goes_on
 
-    monkeypatch.setattr("penstock.services.http_client.JsonClient.post", interrupted)
+    monkeypatch.setattr("penstock.services.json_client.JsonClient.post", interrupted)
     assert run(["sql", insert]) == exit_codes.INTERRUPTED
     assert (
         "its task may have been submitted: check with penstock task list" in capsys.readouterr().err
@@ -847,7 +847,7 @@ def test_doctor_finds_what_is_wrong(
 ) -> None:
     # See test_doctor.py.
     for name, fake in (("SparkServer", MagicMock()), ("prepare_spark", lambda *_: False)):
-        monkeypatch.setattr(f"penstock.spark.connect.server.{name}", fake)
+        monkeypatch.setattr(f"penstock.spark.connect.spark_server.{name}", fake)
     (tmp_path / "format.json").write_text('{"format": 1}')
     assert run(["doctor", "--json", "--data-dir", str(tmp_path)]) == exit_codes.FAILED
     found = {one["subject"]: one for one in json.loads(capsys.readouterr().out)}

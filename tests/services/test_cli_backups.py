@@ -23,7 +23,7 @@ from s3_server_kit import s3_bucket
 from penstock.core.intervals import Interval
 from penstock.segments.catalog import Catalog
 from penstock.segments.deep_storage import DeepStore
-from penstock.segments.model import Segment, SegmentId
+from penstock.segments.segment import Segment, SegmentId
 from penstock.segments.shard_spec import ShardSpec
 from penstock.services.cli import backups, exit_codes
 from penstock.services.cli.entry import run

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.http_client import BrokerClient
+from penstock.broker.broker_client import BrokerClient
 from penstock.broker.options import BrokerOptions
 from penstock.core.errors import NotFound
 from penstock.services.cli.entry import run

@@ -15,12 +15,12 @@ import pytest
 
 from penstock.core.clock import SystemClock
 from penstock.flow.controller.controller import FlowController
-from penstock.flow.processor.registry import ProcessorRegistry
+from penstock.flow.processor.processor_registry import ProcessorRegistry
 from penstock.flow.processors.builtin import BUILTIN
 from penstock.services.api.asgi import application
 from penstock.services.api.flow import FlowRoutes
 from penstock.services.cli.entry import run
-from penstock.services.cli.flow.run import size
+from penstock.services.cli.flow.flow_control import size
 from penstock.services.http_server import HttpServer
 from penstock.storage.disk import OsFileSystem
 
@@ -217,7 +217,7 @@ def test_status_shows_the_wait_of_a_processor(
         "waits": [wait | {"error": "it is away"}],
     }
     answer = {"name": "f", "components": [send]}
-    monkeypatch.setattr("penstock.services.cli.flow.run.request_object", lambda *_: answer)
+    monkeypatch.setattr("penstock.services.cli.flow.flow_control.request_object", lambda *_: answer)
     assert run(["flow", "status", "Send"]) == 0
     line = f"waits for the broker since {since}, 12 tries (processor Send): it is away"
     assert line in capfd.readouterr().out

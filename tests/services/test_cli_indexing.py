@@ -14,18 +14,18 @@ from places_kit import FixedPlaces
 from penstock.core.errors import InvalidRequest
 from penstock.core.instants import format_time, parse_time
 from penstock.core.intervals import Interval
-from penstock.segments.model import Segment
+from penstock.segments.segment import Segment
 from penstock.segments.shard_spec import ShardSpec
 from penstock.services.api.asgi import application
 from penstock.services.api.router import RouterParts, RouterRoutes
 from penstock.services.cli import exit_codes
 from penstock.services.cli.entry import run
-from penstock.services.cli.indexing import forms
+from penstock.services.cli.indexing import followed_tasks
 from penstock.services.cli.spec_files import DocumentKind, errors_in
 from penstock.services.host.process import listen
 from penstock.services.http_server import HttpServer
 from penstock.services.membership.leases import LeaseDirectory
-from penstock.services.options.values import HostPort
+from penstock.services.options.option_values import HostPort
 from penstock.storage.metadata import PublishRequest
 
 DAY = "2024-01-01T00:00:00.000Z/2024-01-02T00:00:00.000Z"
@@ -68,7 +68,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OverlordWorld]:
 def at_the_server(world: OverlordWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_URL", world.url)  # type: ignore[attr-defined]
     # Between two questions the world goes on instead.
-    monkeypatch.setattr(forms.time, "sleep", lambda _s: world.clock.advance(0.25))
+    monkeypatch.setattr(followed_tasks.time, "sleep", lambda _s: world.clock.advance(0.25))
 
 
 def written(folder: Path, content: object) -> str:
@@ -547,7 +547,7 @@ def test_a_wait_for_a_slot_is_told_once(
             if task_id.startswith("compact") and peon.code is None:
                 world.end(task_id)
 
-    monkeypatch.setattr(forms.time, "sleep", go_on)
+    monkeypatch.setattr(followed_tasks.time, "sleep", go_on)
     arguments = ["compaction", "run", "web", "--interval", DAY, "--wait"]
     assert run(arguments) == exit_codes.OK
     told = capsys.readouterr().err
@@ -573,7 +573,7 @@ def test_sql_that_writes_is_followed(world: OverlordWorld, capsys: Capture) -> N
                 world.end(task_id)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(forms.time, "sleep", go_on)
+        patch.setattr(followed_tasks.time, "sleep", go_on)
         context = ("--context", "rowsPerSegment=7", "--context", "who=me=you")
         said = out(capsys, "sql", statement, *context)
     assert "succeeded" in said

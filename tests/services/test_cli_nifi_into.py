@@ -15,7 +15,7 @@ from penstock.core.clock import SystemClock
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.graph.yaml_reader import read_flow
-from penstock.flow.processor.registry import ProcessorRegistry
+from penstock.flow.processor.processor_registry import ProcessorRegistry
 from penstock.flow.processors.builtin import BUILTIN
 from penstock.services.cli.entry import run
 from penstock.services.host.data_folder import DataFolder, DataFolderLock

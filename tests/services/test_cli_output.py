@@ -197,7 +197,7 @@ def test_bars_of_progress_show_text_and_no_markup(monkeypatch: pytest.MonkeyPatc
 OUTPUT_LAYER = {"services/cli/output.py", "services/cli/tables.py"}
 # The demo escapes what it prints itself; it and these print no data of others.
 OTHERS = {
-    "services/demo/run.py": {"self._console.print"},
+    "services/demo/demo_run.py": {"self._console.print"},
     "services/demo/progress.py": {"self._console.print"},
     "services/roles/__main__.py": {"sys.stderr.write"},
 }
@@ -209,7 +209,7 @@ WRITES = re.compile(
 WORDS_OF_WRITES = re.compile(
     r"\b(print(_\w+)?|s?echo|stdout|stderr|Formatter|basicConfig)\b|console\.|\bConsole\b"
 )
-ALLOWED_CONSOLES = {"services/demo/run.py": {"Console"}}
+ALLOWED_CONSOLES = {"services/demo/demo_run.py": {"Console"}}
 LOGS = {"core/log_format.py", "services/host/up.py"}
 
 

@@ -11,7 +11,7 @@ import pytest
 from markdown_kit import fences
 
 from penstock.flow.processor.documentation import describe
-from penstock.flow.processor.registry import ProcessorRegistry
+from penstock.flow.processor.processor_registry import ProcessorRegistry
 from penstock.flow.processors.builtin import BUILTIN
 from penstock.services.cli import exit_codes
 from penstock.services.cli.entry import run

@@ -8,7 +8,7 @@ import pytest
 from overlord_kit import Api, OverlordWorld
 
 from penstock.core.intervals import Interval
-from penstock.segments.model import Segment
+from penstock.segments.segment import Segment
 from penstock.storage.metadata import PublishRequest
 
 P = "/druid/indexer/v1"

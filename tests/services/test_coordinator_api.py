@@ -9,7 +9,7 @@ from overlord_kit import Api, OverlordWorld, noop, routed
 
 import penstock
 from penstock.core.intervals import Interval
-from penstock.segments.model import Segment
+from penstock.segments.segment import Segment
 from penstock.storage.metadata import PublishRequest
 
 C = "/druid/coordinator/v1"

@@ -18,7 +18,7 @@ from port_faults_kit import check_at_each_call
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError
 from penstock.services.host import data_folder, process
 from penstock.services.host.data_folder import FORMAT, DataFolder, DataFolderLock
-from penstock.services.options.values import HostPort
+from penstock.services.options.option_values import HostPort
 
 
 def test_a_new_folder_is_made_and_taken_again(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.services import demo
 from penstock.services.cli import exit_codes
 from penstock.services.cli.entry import run
+from penstock.services.demo.demo_run import fresh_folder, kill_one, processes_of
 from penstock.services.demo.flights import (
     AIRLINES,
     BAD_RECORDS,
@@ -38,7 +39,6 @@ from penstock.services.demo.progress import (
     tasks_at_work,
     waiting,
 )
-from penstock.services.demo.run import fresh_folder, kill_one, processes_of
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.server_process import CHILD_MODULE, ServerProcess
 

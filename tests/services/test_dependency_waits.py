@@ -25,7 +25,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import Dependency, PenstockError, Unavailable
 from penstock.core.http_errors import error_body, error_from
 from penstock.core.waits import DependencyWait, merged, waits_from_json
-from penstock.indexing.batch.ports import BatchPorts
+from penstock.indexing.batch.batch_ports import BatchPorts
 from penstock.indexing.batch.task_kinds import batch_kinds
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.indexing.task.task_folder import TaskFolder
@@ -34,11 +34,11 @@ from penstock.indexing.worker.peon_task import TaskKinds
 from penstock.segments.deep_storage import DeepStore
 from penstock.services.api.broker_port import HttpBrokerPort
 from penstock.services.api.process_clients import HttpActionClient
+from penstock.services.options.option_values import HostPort
 from penstock.services.options.table import PenstockOptions
-from penstock.services.options.values import HostPort
 from penstock.services.readiness import Readiness
 from penstock.services.roles.peon import PeonRole
-from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
+from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
 from penstock.storage.disk import OsFileSystem
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock

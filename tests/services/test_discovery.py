@@ -19,7 +19,7 @@ from penstock.services.membership.discovery import Discovery, Node
 from penstock.services.membership.leases import RENEW_EVERY_S, TTL_MS, LeaseDiscovery, node_of
 from penstock.services.membership.watchers import CallThread, RoleWatcher
 from penstock.services.membership.zookeeper import ZooKeeper, ZooKeeperDiscovery
-from penstock.services.options.values import HostPort
+from penstock.services.options.option_values import HostPort
 from penstock.storage.metadata import LeaseRow, MetadataStore
 from penstock.testing.clock import VirtualClock
 

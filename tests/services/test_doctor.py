@@ -15,9 +15,9 @@ from penstock.services import doctor
 from penstock.services.cli import exit_codes
 from penstock.services.cli.entry import run
 from penstock.services.host.data_folder import DataFolder
+from penstock.services.options.option_values import HostPort
 from penstock.services.options.table import PenstockOptions
-from penstock.services.options.values import HostPort
-from penstock.spark.connect import server
+from penstock.spark.connect import spark_server
 from penstock.spark.connect.java import REMEDY, JavaRuntime
 
 Capture = pytest.CaptureFixture[str]
@@ -97,7 +97,7 @@ def test_doctor_makes_the_class_archive_for_which_no_stop_waits(
     made: list[Path] = []
 
     class Started:
-        def __init__(self, options: server.SparkServerOptions, *_: object) -> None:
+        def __init__(self, options: spark_server.SparkServerOptions, *_: object) -> None:
             assert not options.may_make_archive
 
         def start(self) -> None:
@@ -113,8 +113,8 @@ def test_doctor_makes_the_class_archive_for_which_no_stop_waits(
         made.append(folder)
         return True
 
-    monkeypatch.setattr(server, "SparkServer", Started)
-    monkeypatch.setattr(server, "prepare_spark", prepare_spark)
+    monkeypatch.setattr(spark_server, "SparkServer", Started)
+    monkeypatch.setattr(spark_server, "prepare_spark", prepare_spark)
     anywhere = HostPort("127.0.0.1", 0)
     options = PenstockOptions(
         data_dir=tmp_path / "data", http=anywhere, broker_http=anywhere, broker_tcp=anywhere
@@ -128,7 +128,7 @@ def test_doctor_makes_the_class_archive_for_which_no_stop_waits(
     def fail(*_: object) -> bool:
         raise Unavailable("Spark did not write its class archive: free some space")
 
-    monkeypatch.setattr(server, "prepare_spark", fail)
+    monkeypatch.setattr(spark_server, "prepare_spark", fail)
     found = doctor.examine(options, environment, SystemClock())
     start = next(one for one in found if one.subject == "Spark starts")
     assert start.verdict is doctor.DoctorVerdict.OK

@@ -19,8 +19,8 @@ from penstock.indexing.overlord.runner import worker_config
 from penstock.indexing.specs.filters import Filter
 from penstock.indexing.specs.input_formats import REFUSED_FORMATS, InputFormat
 from penstock.indexing.specs.inputs import InputSource
-from penstock.indexing.specs.model import SpecModel
 from penstock.indexing.specs.rows.projections import VirtualColumn
+from penstock.indexing.specs.spec_base import SpecModel
 from penstock.indexing.specs.task_context import checked_context
 from spec_meanings import OURS
 from spec_page import models

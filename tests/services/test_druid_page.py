@@ -20,12 +20,12 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Interval
 from penstock.core.metrics import MetricRegistry
 from penstock.indexing.actions import action_from_json
-from penstock.indexing.lockbox.model import LockGranularity, LockType, TaskLock
+from penstock.indexing.lockbox.task_locks import LockGranularity, LockType, TaskLock
 from penstock.indexing.specs.aggregators import Aggregator, AggregatorType
-from penstock.indexing.specs.batch.kinds import BATCH_TASK_TYPES, parse_batch_task
+from penstock.indexing.specs.batch.batch_task_specs import BATCH_TASK_TYPES, parse_batch_task
 from penstock.indexing.task_log import TaskLogReader
 from penstock.indexing.worker.peon_task import IngestionReport, IngestionState, PeonTask
-from penstock.segments.model import Segment
+from penstock.segments.segment import Segment
 from penstock.segments.shard_spec import ShardKind
 from penstock.services.api.asgi import application
 from penstock.services.api.indexer.request_parts import PREFIX
@@ -35,7 +35,7 @@ from penstock.services.api.router import RouterParts, RouterRoutes, TableRoutes
 from penstock.services.api.sql import SqlPort, SqlRoutes
 from penstock.services.api.worker import WorkerPort, WorkerRoutes
 from penstock.services.membership.leases import LeaseDirectory
-from penstock.services.options.values import HostPort
+from penstock.services.options.option_values import HostPort
 from penstock.services.roles.router import routes_of
 from penstock.spark.tables import TableSource
 

@@ -24,7 +24,7 @@ from penstock.services.api.asgi import application
 from penstock.services.api.leader_only import LeaderOnly
 from penstock.services.emitter.events import AlertEvent
 from penstock.services.host.process import free_port, listen
-from penstock.services.http_client import COMMAND_LINE
+from penstock.services.json_client import COMMAND_LINE
 from penstock.services.membership.election import (
     TERM_TTL_MS,
     LeaderSelector,
@@ -33,7 +33,7 @@ from penstock.services.membership.election import (
     refuses,
 )
 from penstock.services.membership.leases import LeaseDirectory
-from penstock.services.options.values import HostPort
+from penstock.services.options.option_values import HostPort
 from penstock.services.roles.overlord import _led
 from penstock.storage.metadata import MetadataStore, TaskRow, Term
 from penstock.testing.clock import VirtualClock

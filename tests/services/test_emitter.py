@@ -21,8 +21,8 @@ from penstock.services.emitter.emitter import (
     send_alert,
 )
 from penstock.services.emitter.events import AlertEvent, MetricEvent, Severity
-from penstock.services.emitter.factory import PrometheusSink
 from penstock.services.emitter.log_sink import DropOldest, LogSink
+from penstock.services.emitter.service_emitter import PrometheusSink
 from penstock.services.metrics_text import metrics_text
 from penstock.testing.clock import VirtualClock
 

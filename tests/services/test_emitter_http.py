@@ -22,7 +22,6 @@ from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.services.emitter import http_batches
 from penstock.services.emitter.emitter import ComposingSink, Record, ServiceEmitter, SwitchingSink
 from penstock.services.emitter.events import MetricEvent
-from penstock.services.emitter.factory import make_sink
 from penstock.services.emitter.http_batches import (
     BatchOptions,
     EventBatch,
@@ -31,6 +30,7 @@ from penstock.services.emitter.http_batches import (
 )
 from penstock.services.emitter.http_sink import HttpByFeedSink, HttpSink, HttpSinkOptions, post
 from penstock.services.emitter.log_sink import LogSink
+from penstock.services.emitter.service_emitter import make_sink
 from penstock.services.options.resolution import resolve
 from penstock.testing.clock import VirtualClock
 

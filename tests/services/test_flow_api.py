@@ -17,7 +17,7 @@ from starlette.applications import Starlette
 from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.flow.controller.controller import FlowController
-from penstock.flow.processor.registry import ProcessorRegistry
+from penstock.flow.processor.processor_registry import ProcessorRegistry
 from penstock.flow.processors.builtin import BUILTIN
 from penstock.flow.user_modules import FlowModules
 from penstock.flow.write_guard import WriteGuard

@@ -15,10 +15,10 @@ from places_kit import FixedPlaces
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Dependency, Unavailable
-from penstock.flow.repository.changes import Changes
-from penstock.flow.repository.state import RepositoryState
+from penstock.flow.repository.repository_changes import Changes
+from penstock.flow.repository.repository_state import RepositoryState
 from penstock.flow.write_guard import WRITE_GUARD
-from penstock.services.host.permissions import private_data_folder
+from penstock.services.host.folder_permissions import private_data_folder
 from penstock.services.membership.membership import BrokerFinder
 from penstock.services.options.table import PenstockOptions
 from penstock.services.roles import flow

@@ -16,8 +16,8 @@ from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.host_plan import HostPlan
 from penstock.services.host.memory import query_spark
 from penstock.services.host.restart_policy import ENDS_BEFORE_READY_MAX, FLOW_ENDS_MAX
+from penstock.services.options.option_values import HostPort
 from penstock.services.options.table import PenstockOptions
-from penstock.services.options.values import HostPort
 from penstock.spark.connect.class_archive import makes_archive
 
 PYTHON = ["broker", "overlord", "flow", "worker", "router"]

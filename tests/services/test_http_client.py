@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.core.errors import InvalidRequest, NotReachable
-from penstock.services import http_client
-from penstock.services.http_client import AnswerTooLarge, JsonClient
+from penstock.services import json_client
+from penstock.services.json_client import AnswerTooLarge, JsonClient
 from penstock.services.sql_client import ask
 
 
@@ -39,7 +39,7 @@ ENDLESS = b"HTTP/1.1 200 OK\r\n\r\n" + b"1" * (8 << 20)
 def test_a_longer_answer_than_any_of_penstock_is_not_kept_in_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http_client, "_ANSWER_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(json_client, "_ANSWER_BYTES_MAX", 1 << 20)
     text = (
         r"^GET http://127.0.0.1:\d+/status was answered with more than 1,048,576 bytes, the limit"
         " of an answer that is kept in memory: request less at once, or check that"
@@ -51,7 +51,7 @@ def test_a_longer_answer_than_any_of_penstock_is_not_kept_in_memory(
 def test_a_forwarded_request_whose_answer_is_too_large_is_refused_without_the_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http_client, "_ANSWER_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(json_client, "_ANSWER_BYTES_MAX", 1 << 20)
     text = r"^GET /rows\?all was answered with more than 1,048,576 bytes, .*: request less at once$"
     with answering(ENDLESS) as client, pytest.raises(InvalidRequest, match=text):
         client.relay("GET", "/rows?all", b"", {})
@@ -60,7 +60,7 @@ def test_a_forwarded_request_whose_answer_is_too_large_is_refused_without_the_ad
 def test_rows_that_have_no_room_in_memory_are_refused_with_another_way_to_get_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http_client, "_ANSWER_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(json_client, "_ANSWER_BYTES_MAX", 1 << 20)
     text = "with more than 1,048,576 bytes, .*: select fewer rows or columns, or print them as"
     with answering(ENDLESS) as client, pytest.raises(InvalidRequest, match=text):
         ask(client, "SELECT 1")

@@ -19,21 +19,21 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from penstock.broker.http_server import connection, guard, server
+from penstock.broker.http_server import guard, http_connection, server
 from penstock.broker.http_server.body_drain import ANNOUNCED_BYTES_MAX
-from penstock.broker.http_server.connection import BoundedHeadProtocol
 from penstock.broker.http_server.guard import (
     CONNECTIONS_MAX,
     Evictable,
     HttpGuard,
     connections_max,
 )
+from penstock.broker.http_server.http_connection import BoundedHeadProtocol
 from penstock.services.api.asgi import application
 from penstock.services.host.process import listen
-from penstock.services.http_client import JsonClient
 from penstock.services.http_server import HttpServer, api_error, api_guard
+from penstock.services.json_client import JsonClient
+from penstock.services.options.option_values import HostPort
 from penstock.services.options.table import PenstockOptions
-from penstock.services.options.values import HostPort
 from penstock.testing.clock import VirtualClock
 
 TOKEN = "s"
@@ -104,7 +104,7 @@ def test_a_head_without_end_is_cut_off(port: Port, before: bytes) -> None:
 
 
 def test_a_large_head_in_one_piece_is_refused(port: Port) -> None:
-    head = GET + b"X: " + b"a" * connection.HEAD_BYTES_MAX + b"\r\n\r\n"
+    head = GET + b"X: " + b"a" * http_connection.HEAD_BYTES_MAX + b"\r\n\r\n"
     # The answer may be lost where the head came in several reads.
     with port.connect() as client, suppress(ConnectionError):
         client.sendall(head)
@@ -114,7 +114,7 @@ def test_a_large_head_in_one_piece_is_refused(port: Port) -> None:
 
 
 def test_unfinished_heads_are_bounded_together(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "UNFINISHED_BYTES_MAX", 50_000)
+    monkeypatch.setattr(http_connection, "UNFINISHED_BYTES_MAX", 50_000)
     with ExitStack() as held:
         for _ in range(10):
             client = held.enter_context(port.connect())
@@ -150,8 +150,8 @@ class NotedGuard(HttpGuard):
 def test_a_client_that_does_not_read_its_answer_is_cut_off(
     monkeypatch: pytest.MonkeyPatch, mistake: bytes
 ) -> None:
-    monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(connection, "_CLOSE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(http_connection, "HEAD_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(http_connection, "_CLOSE_TIMEOUT_S", 0.05)
     noted = NotedGuard()
     port = Port(noted)
     try:
@@ -199,15 +199,15 @@ def test_a_connection_that_asks_nothing_more_is_closed() -> None:
 
 
 def test_too_many_headers_are_refused(port: Port) -> None:
-    many = b"".join(b"X-%d: a\r\n" % number for number in range(connection.HEADERS_MAX))
+    many = b"".join(b"X-%d: a\r\n" % number for number in range(http_connection.HEADERS_MAX))
     assert port.answer_to(GET, many, b"\r\n").startswith(b"HTTP/1.1 431 ")
     assert refused(port) == {"head_size": 1}
-    some = b"".join(b"X-%d: a\r\n" % number for number in range(connection.HEADERS_MAX - 2))
+    some = b"".join(b"X-%d: a\r\n" % number for number in range(http_connection.HEADERS_MAX - 2))
     assert port.answer_to(GET + some + b"Connection: close\r\n\r\n").endswith(b"true")
 
 
 def test_a_head_that_does_not_come_is_given_up(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(http_connection, "HEAD_TIMEOUT_S", 0.05)
     found = port.answer_to(b"GET /status/health HTTP/1.1\r\nHo")
     assert found.startswith(b"HTTP/1.1 408 ")
     assert orjson.loads(found.partition(b"\r\n\r\n")[2])["error"]
@@ -215,7 +215,7 @@ def test_a_head_that_does_not_come_is_given_up(port: Port, monkeypatch: pytest.M
 
 
 def test_a_body_that_does_not_come_is_given_up(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "TOTAL_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(http_connection, "TOTAL_TIMEOUT_S", 0.05)
     port.guard.body_timeout_s = 0.05
     head = b"POST /task HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n"
     # Without the token the answer comes before the body.
@@ -287,7 +287,7 @@ from penstock.services.api.asgi import application
 from penstock.services.host.process import listen
 from penstock.services.http_server import HttpServer, api_guard
 from penstock.services.options.table import PenstockOptions
-from penstock.services.options.values import HostPort
+from penstock.services.options.option_values import HostPort
 
 async def take(request):
     return PlainTextResponse(await request.body())

@@ -54,10 +54,10 @@ from penstock.services.api.process_clients import (
 )
 from penstock.services.api.worker import WorkerRoutes
 from penstock.services.host.process import listen
-from penstock.services.http_client import JsonClient
 from penstock.services.http_server import HttpServer
+from penstock.services.json_client import JsonClient
 from penstock.services.membership.leases import Announcement, LeaseAnnouncer, LeaseDirectory
-from penstock.services.options.values import HostPort
+from penstock.services.options.option_values import HostPort
 from penstock.storage.disk import OsFileSystem
 from penstock.testing.clock import VirtualClock
 

@@ -26,7 +26,7 @@ from penstock.services.host.launcher import ChildPlan, Launcher
 from penstock.services.host.liveness import LivenessCheck, LivenessOptions
 from penstock.services.host.process import ChildCommand, listen, listen_with_retries
 from penstock.services.host.restart_policy import RESTART_REQUESTED
-from penstock.services.options.values import HostPort
+from penstock.services.options.option_values import HostPort
 from penstock.testing.clock import VirtualClock
 
 READY_AND_WAIT = """

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core.errors import Unavailable
 from penstock.services.membership.leases import LeaseDirectory, LeaseView
-from penstock.services.options.values import HostPort
+from penstock.services.options.option_values import HostPort
 from penstock.services.roles.runtime import InheritedSocket, StartReporter
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock

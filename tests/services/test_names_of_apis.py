@@ -16,7 +16,7 @@ from starlette.routing import Route
 from penstock.core.intervals import Interval
 from penstock.core.names import TASK
 from penstock.core.printable import HIDDEN
-from penstock.segments.model import Segment
+from penstock.segments.segment import Segment
 from penstock.services.backup.rebuild import named_file
 from penstock.storage.metadata import PublishRequest
 

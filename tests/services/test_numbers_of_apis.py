@@ -24,12 +24,12 @@ from test_internal_apis import FakePeonTask, FakeTask, FakeWorker
 import penstock.services.api
 from penstock.core.errors import Unavailable
 from penstock.core.intervals import Interval
-from penstock.segments.model import Segment
+from penstock.segments.segment import Segment
 from penstock.services.api.asgi import application
 from penstock.services.api.peon import PeonRoutes
 from penstock.services.api.sql import SqlPort
 from penstock.services.api.worker import WorkerRoutes
-from penstock.services.options.values import HostPort
+from penstock.services.options.option_values import HostPort
 from penstock.storage.metadata import PublishRequest
 
 P = "/druid/indexer/v1"

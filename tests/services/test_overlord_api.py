@@ -12,11 +12,11 @@ from overlord_kit import Api, OverlordWorld, noop, ready
 from places_kit import FixedPlaces
 
 from penstock.core.intervals import Interval, format_time
-from penstock.segments.model import Segment
+from penstock.segments.segment import Segment
 from penstock.services.api.asgi import application
 from penstock.services.api.router import RouterParts, RouterRoutes
 from penstock.services.membership.leases import LeaseDirectory
-from penstock.services.options.values import HostPort
+from penstock.services.options.option_values import HostPort
 from penstock.storage.metadata import AllocateRequest, PublishRequest, SegmentRow
 from penstock.testing.clock import VirtualClock
 

@@ -7,8 +7,8 @@ from concurrent.futures import Future
 import pytest
 
 from penstock.core.intervals import Interval
+from penstock.indexing.lockbox.lock_store import MetadataLockStore
 from penstock.indexing.lockbox.lockboxes import Lockboxes
-from penstock.indexing.lockbox.store import MetadataLockStore
 from penstock.indexing.overlord.duties import DutyTools
 from penstock.indexing.overlord.task_index import TaskIndex
 from penstock.mailbox.lanes import ThreadLanes

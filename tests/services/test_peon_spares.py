@@ -26,7 +26,7 @@ from mailbox_kit import settle
 from penstock.core.errors import Unavailable
 from penstock.mailbox import MailboxProcessor
 from penstock.services.host.fork_server import FORK_SERVER_NAME, ForkedProcess, serve
-from penstock.services.options.values import HostPort
+from penstock.services.options.option_values import HostPort
 from penstock.services.roles.peon_processes import (
     PEON_PROGRAM,
     PeonChild,

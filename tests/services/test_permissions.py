@@ -22,8 +22,8 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest
 from penstock.flow.write_guard import WRITE_GUARD
 from penstock.segments.deep_storage import DeepStore
-from penstock.segments.model import SegmentId
-from penstock.services.host.permissions import (
+from penstock.segments.segment import SegmentId
+from penstock.services.host.folder_permissions import (
     GROUP_UMASK,
     make_deep_storage,
     private_data_folder,
@@ -218,7 +218,7 @@ def test_a_group_of_others_is_refused(home: Path) -> None:
         "import sys\n"
         "from pathlib import Path\n"
         "from penstock.services.options.table import PenstockOptions\n"
-        "from penstock.services.host.permissions import private_data_folder\n"
+        "from penstock.services.host.folder_permissions import private_data_folder\n"
         "options = PenstockOptions(data_dir=Path(sys.argv[1]), segments_group=sys.argv[2])\n"
         "private_data_folder(options)\n"
     )

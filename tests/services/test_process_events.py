@@ -8,12 +8,12 @@ from event_kit import KeptEvents
 import penstock
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.indexing.ports import TaskState
-from penstock.indexing.specs.batch.kinds import parse_batch_task
+from penstock.indexing.specs.batch.batch_task_specs import parse_batch_task
 from penstock.indexing.task import TaskResult
 from penstock.indexing.worker.peon_task import IngestionReport, IngestionState
 from penstock.services.emitter.emitter import ServiceEmitter
 from penstock.services.emitter.events import AlertEvent, MetricEvent
-from penstock.services.emitter.factory import make_sink, service_emitter
+from penstock.services.emitter.service_emitter import make_sink, service_emitter
 from penstock.services.options import resolution, table
 from penstock.services.roles.overlord import EmittedEvents
 from penstock.services.roles.peon_events import PeonEvents, task_dimensions

@@ -20,8 +20,8 @@ from penstock.services.host import up as up_module
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.process import listen
 from penstock.services.host.up import up
+from penstock.services.options.option_values import HostPort
 from penstock.services.options.table import PenstockOptions
-from penstock.services.options.values import HostPort
 from penstock.storage.disk import OsFileSystem
 
 

@@ -22,7 +22,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, CorruptData, InvalidRequest, PenstockError, Unavailable
 from penstock.core.intervals import Interval
 from penstock.segments.deep_storage import DeepStore
-from penstock.segments.model import Segment, SegmentId
+from penstock.segments.segment import Segment, SegmentId
 from penstock.segments.shard_spec import ShardSpec
 from penstock.services.backup.backup import Backup, BackupReport, BackupSource
 from penstock.services.backup.manifest import BackedUpFile, Manifest, copy_file

@@ -22,12 +22,12 @@ from penstock.core.errors import (
 )
 from penstock.core.waits import DependencyWait
 from penstock.indexing.engine import EngineUnavailable
-from penstock.services.emitter.factory import service_emitter
+from penstock.services.emitter.service_emitter import service_emitter
 from penstock.services.options.table import PenstockOptions
 from penstock.services.readiness import Check, Readiness
 from penstock.services.roles import flow, overlord, router, worker
 from penstock.services.roles.runtime import RoleContext
-from penstock.spark.connect import session
+from penstock.spark.connect import spark_sessions
 from penstock.spark.sql.service import SqlQuery, SqlService
 from penstock.storage.metadata import MetadataStore
 
@@ -143,7 +143,7 @@ def test_a_flow_is_unready_until_it_is_open(tmp_path: Path, silent_port: int) ->
 def test_a_spark_that_hangs_makes_a_worker_unready(
     tmp_path: Path, silent_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(spark_sessions, "ANSWER_TIMEOUT_S", 0.2)
     check = checks_of("worker", tmp_path, silent_port)["reach Spark"]
     with pytest.raises(EngineUnavailable, match="gave no answer"):
         check.attempt()

@@ -36,14 +36,14 @@ from penstock.core.intervals import Interval
 from penstock.core.metrics import MetricRegistry
 from penstock.core.waits import DependencyWait
 from penstock.indexing.engine import EngineUnavailable
-from penstock.services import http_client
+from penstock.services import json_client
 from penstock.services.api import sql
 from penstock.services.api.asgi import application
 from penstock.services.api.router import RouterParts, RouterRoutes
 from penstock.services.api.sql import LARGE_MAX, RUNNING_MAX, SqlRoutes
 from penstock.services.membership.leases import LeaseDirectory
 from penstock.services.metrics_text import metrics_text
-from penstock.services.options.values import HostPort
+from penstock.services.options.option_values import HostPort
 from penstock.services.readiness import ReadyState
 from penstock.spark.projections.selector import ProjectionOptions
 from penstock.spark.sql import answer_files
@@ -716,7 +716,7 @@ async def test_without_an_overlord_its_paths_say_so(rig: Rig) -> None:
 async def test_an_overlord_whose_answer_is_too_large_is_not_called_away(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    monkeypatch.setattr(http_client, "_ANSWER_BYTES_MAX", 10)
+    monkeypatch.setattr(json_client, "_ANSWER_BYTES_MAX", 10)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:

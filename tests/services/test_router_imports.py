@@ -12,11 +12,11 @@ import sys
 CHECK = """
 import socket
 from penstock.indexing.engine import EngineUnavailable
-from penstock.spark.connect import session
-session.ANSWER_TIMEOUT_S = 0.1
+from penstock.spark.connect import spark_sessions
+spark_sessions.ANSWER_TIMEOUT_S = 0.1
 with socket.create_server(("127.0.0.1", 0)) as server:
     try:
-        session.check_answers(f"sc://localhost:{server.getsockname()[1]}/;token=x")
+        spark_sessions.check_answers(f"sc://localhost:{server.getsockname()[1]}/;token=x")
     except EngineUnavailable:
         pass
 """

@@ -10,10 +10,10 @@ import pytest
 from overlord_kit import OverlordWorld, supervisor_spec
 from pydantic import JsonValue
 
-from penstock.indexing.batch.sql.statement import parse_ingest
+from penstock.indexing.batch.sql.ingest_statement import parse_ingest
 from penstock.indexing.secrets import MASK, masked, masked_url
 from penstock.indexing.specs import parse_supervisor
-from penstock.indexing.specs.batch.kinds import parse_batch_task
+from penstock.indexing.specs.batch.batch_task_specs import parse_batch_task
 from penstock.indexing.specs.errors import SpecError
 from penstock.indexing.specs.sources.secret_values import VARIABLE_PREFIX
 from penstock.services.host.host_plan import child_environment

@@ -10,8 +10,8 @@ import pytest
 from penstock.broker.options import BrokerOptions
 from penstock.core.errors import InvalidRequest
 from penstock.services.options import resolution, table
+from penstock.services.options.option_values import HostPort
 from penstock.services.options.table import PenstockOptions
-from penstock.services.options.values import HostPort
 from penstock.services.roles import broker
 from penstock.storage.sqlite_urls import sqlite_path
 

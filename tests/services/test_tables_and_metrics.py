@@ -22,12 +22,12 @@ from penstock.core.intervals import Interval
 from penstock.core.metrics import Sample
 from penstock.indexing.specs.rows.declared_projections import DeclaredProjections, config_name, dump
 from penstock.segments.deep_storage import DeepStore
-from penstock.segments.model import Segment, SegmentId, ShardSpec
+from penstock.segments.segment import Segment, SegmentId, ShardSpec
 from penstock.services.api.asgi import answer_error
 from penstock.services.api.router import TableRoutes
 from penstock.services.api.router_metrics import RouterMetrics
 from penstock.services.metrics_text import metrics_text
-from penstock.services.options.values import HostPort
+from penstock.services.options.option_values import HostPort
 from penstock.spark.tables import Feeder, reason_without_rows, why_empty
 from penstock.spark.tables.visible_files import DECLARED_FOR_S, VisibleFiles
 from penstock.storage.metadata import (

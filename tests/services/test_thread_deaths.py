@@ -27,7 +27,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import Dependency, Unavailable
 from penstock.core.threads import DEATHS, Death, Deaths, OnDeath, OwnedThread
 from penstock.flow.controller.controller import ControllerOptions, FlowController
-from penstock.flow.processor.registry import ProcessorRegistry
+from penstock.flow.processor.processor_registry import ProcessorRegistry
 from penstock.mailbox import MailboxThread
 from penstock.services.api.asgi import application
 from penstock.services.emitter.emitter import Record, ServiceEmitter
@@ -43,14 +43,14 @@ from penstock.services.membership.election import LeaderSelector
 from penstock.services.membership.leases import Announcement, LeaseAnnouncer, LeaseDiscovery
 from penstock.services.membership.watchers import CallThread
 from penstock.services.membership.zookeeper import ZooKeeperDiscovery
-from penstock.services.options.values import HostPort
+from penstock.services.options.option_values import HostPort
 from penstock.services.readiness import Check, Readiness
 from penstock.services.roles import runtime
 from penstock.services.roles.peon_events import PeonEvents
 from penstock.services.roles.process_metrics import process_metrics
-from penstock.spark.projections.builder import ProjectionBuilder
-from penstock.spark.projections.catalog import ProjectionCatalog
 from penstock.spark.projections.file_store import ProjectionFiles
+from penstock.spark.projections.projection_builder import ProjectionBuilder
+from penstock.spark.projections.projection_catalog import ProjectionCatalog
 from penstock.storage.disk import OsFileSystem
 from penstock.storage.queue.group_commit import SyncThreads
 

@@ -14,7 +14,7 @@ from penstock.indexing.batch import compact_plan
 from penstock.indexing.lockbox import lockbox, lockboxes
 from penstock.indexing.lockbox.coverage import SectionLocks
 from penstock.indexing.lockbox.lockbox import Lockbox, LockGranter
-from penstock.indexing.lockbox.model import LockType
+from penstock.indexing.lockbox.task_locks import LockType
 from penstock.indexing.overlord.duties import janitor
 from penstock.indexing.overlord.term import TermAccess
 from penstock.indexing.sequences import TaskSequences
@@ -23,7 +23,7 @@ from penstock.indexing.task.commit_file import CommitFile
 from penstock.indexing.task_spec import MessageTimes, TaskSpec
 from penstock.segments.local_files import LocalFiles
 from penstock.storage.metadata import segment_deletion
-from penstock.storage.metadata.publish import transaction
+from penstock.storage.metadata.publish import publish_transaction
 from penstock.storage.metadata.sql_database import GuardedDatabase
 from penstock.storage.metadata.tables import tasks
 
@@ -82,7 +82,7 @@ def test_locks_of_two_types_that_exclude_each_other(monkeypatch):
 
 
 def test_offsets_that_nobody_compares(monkeypatch):
-    monkeypatch.setattr(transaction, "_refusal_of_offsets", lambda *_args: None)
+    monkeypatch.setattr(publish_transaction, "_refusal_of_offsets", lambda *_args: None)
     assert any(run_seed(seed).violation for seed in range(3011, 3034))
 
 
@@ -93,25 +93,25 @@ def test_the_last_file_of_a_sequence_that_is_lost(monkeypatch):
 
 
 def test_an_append_that_does_not_look_what_has_come_back(monkeypatch):
-    monkeypatch.setattr(transaction, "refusal_of_appends", lambda *_args: None)
+    monkeypatch.setattr(publish_transaction, "refusal_of_appends", lambda *_args: None)
     wanting(monkeypatch, "marks amid work")
     assert finds("are gone", range(7006, 7018), BUSY)
 
 
 def test_an_append_that_is_not_seen_above_a_replace_beside_it(monkeypatch):
-    monkeypatch.setattr(transaction, "copies_for_upgraded", lambda *_args: [])
+    monkeypatch.setattr(publish_transaction, "copies_for_upgraded", lambda *_args: [])
     wanting(monkeypatch, "tasks together")
     assert finds("is refused for marks that nobody made", range(7000, 7012), BESIDE)
 
 
 def test_a_publish_that_is_refused_when_it_is_asked_for_again(monkeypatch):
-    monkeypatch.setattr(transaction, "was_published", lambda *_args: False)
+    monkeypatch.setattr(publish_transaction, "was_published", lambda *_args: False)
     wanting(monkeypatch)
     assert finds("was published, and is refused now", range(7000, 7004), REPLICAS)
 
 
 def test_a_compaction_that_brings_back_what_was_taken_out_while_it_ran(monkeypatch):
-    monkeypatch.setattr(transaction, "refusal_of_basis", lambda *_args: None)
+    monkeypatch.setattr(publish_transaction, "refusal_of_basis", lambda *_args: None)
     wanting(monkeypatch, "marks amid work", "calm hosts")
     assert finds("compacted, and", range(7010, 7022), BESIDE)
 
@@ -206,7 +206,7 @@ def test_a_publish_of_a_task_that_has_ended(monkeypatch):
 
     monkeypatch.setattr(TermAccess, "active_task", heard)
     monkeypatch.setattr(Lockbox, "section_locks", covered)
-    monkeypatch.setattr(transaction, "is_complete", lambda *_args: False)
+    monkeypatch.setattr(publish_transaction, "is_complete", lambda *_args: False)
     wanting(monkeypatch, "calm hosts")
     likely(monkeypatch, "publish under way", 25)
     assert finds("published although its task has ended", range(9011, 9023), Wishes(every_s=0.5))

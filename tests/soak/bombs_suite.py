@@ -1,6 +1,6 @@
 """Bombs of full size as a suite of `make soak`: a case is one file, read in one of the ways.
 
-make soak ARGS="bombs --total 10"
+make soak ARGS="bombs --total 14"
 """
 
 from __future__ import annotations
@@ -31,12 +31,16 @@ class Case(NamedTuple):
     error: str = ""
 
 
+_MIB: Final = 1 << 20
 _FOUR_GIB: Final = 4_096
 _KEYS: Final = partial(bombs.json_many_keys, keys=1_000_000)
 _COLUMNS: Final = partial(bombs.csv_many_columns, columns=1_000_000)
 _QUOTE: Final = partial(bombs.csv_open_quote, mib=200)
-_DICTIONARY: Final = partial(bombs.parquet_dictionary, rows=_FOUR_GIB)
-_STRIPE: Final = partial(bombs.orc_repeated_values, rows=_FOUR_GIB)
+_DICTIONARY: Final = partial(bombs.parquet_dictionary, rows=_FOUR_GIB, unit=_MIB)
+_STRIPE: Final = partial(bombs.orc_repeated_values, rows=_FOUR_GIB, unit=_MIB)
+_PREFIXES: Final = partial(bombs.parquet_prefixes, unit=_MIB)
+_VALUES: Final = partial(bombs.parquet_huge_values, unit=_MIB)
+_PAGE: Final = partial(bombs.parquet_large_page, unit=_MIB)
 _LONG: Final = "record 2 of the CSV, or one of the next, is longer than"
 CASES: Final = (
     # It has more keys than a row may have: one for the time.
@@ -50,6 +54,10 @@ CASES: Final = (
     Case("batch", "parquet", "a.parquet", _DICTIONARY, 500, rows=_FOUR_GIB),
     Case("flow", "parquet", "a.parquet", _DICTIONARY, 500, rows=_FOUR_GIB),
     Case("batch", "orc", "a.orc", _STRIPE, 500, rows=_FOUR_GIB),
+    Case("batch", "parquet", "a.parquet", _PREFIXES, 500, rows=bombs.PREFIX_ROWS),
+    Case("flow", "parquet", "a.parquet", _PREFIXES, 600, rows=bombs.PREFIX_ROWS),
+    Case("flow", "parquet", "a.parquet", _VALUES, 600, error="values of column 'name'"),
+    Case("flow", "parquet", "a.parquet", _PAGE, 600, error="takes 1,101,"),
 )
 
 

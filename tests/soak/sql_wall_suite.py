@@ -29,8 +29,8 @@ from sql_canaries_kit import (
 )
 
 from penstock.core.clock import SystemClock
-from penstock.spark.connect.server import SparkServer, SparkServerOptions
-from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
+from penstock.spark.connect.spark_server import SparkServer, SparkServerOptions
+from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
 
 THREADS = 3
 

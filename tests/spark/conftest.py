@@ -10,15 +10,16 @@ import pytest
 from data_folder_kit import DataFolder
 from postgres_server_kit import require_binaries
 from reading_database_kit import ReadDatabase, running_database
+from s3_server_kit import kept_port, s3_environment
 from servers_kit import Served, running_broker
 from spark_server_kit import start_server
 
 from penstock.indexing.engine import TopicRange
 from penstock.services.api.router import TableRoutes
 from penstock.spark import register
-from penstock.spark.connect.server import SparkServer
-from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
-from penstock.spark.engine import SparkEngine
+from penstock.spark.connect.spark_server import SparkServer
+from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
+from penstock.spark.spark_engine import SparkEngine
 from penstock.storage.queue.disk_queue import DiskQueue
 
 if TYPE_CHECKING:
@@ -29,8 +30,18 @@ MakeTopic = Callable[[Sequence[bytes]], tuple[TopicRange, ...]]
 
 
 @pytest.fixture(scope="session")
-def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkServer]:
-    server = start_server(tmp_path_factory.mktemp("a b#ü%20%,spark"))
+def s3_port() -> Iterator[int]:
+    """The port at which the workers of Spark look for an S3."""
+    with kept_port() as port:
+        yield port
+
+
+@pytest.fixture(scope="session")
+def spark_server(tmp_path_factory: pytest.TempPathFactory, s3_port: int) -> Iterator[SparkServer]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in s3_environment(s3_port).items():
+            patch.setenv(name, value)
+        server = start_server(tmp_path_factory.mktemp("a b#ü%20%,spark"))
     yield server
     server.stop(0.2)
 

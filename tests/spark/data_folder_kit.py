@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from penstock.core.intervals import Interval, parse_time
 from penstock.segments.deep_storage import DeepStore
-from penstock.segments.model import Segment, SegmentId, ShardSpec
+from penstock.segments.segment import Segment, SegmentId, ShardSpec
 from penstock.spark.tables.visible_files import VisibleFiles
 from penstock.spark.topic.row_shape import TIME_TYPE
 from penstock.storage.metadata import AnnouncedFile, MetadataStore, PublishRequest, TaskRow

@@ -12,8 +12,8 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from penstock.indexing.specs import parse_data_schema
-from penstock.spark.columns import row_shape
 from penstock.spark.rollup import fold_of
+from penstock.spark.schema_columns import row_shape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from penstock.indexing.specs.rows.projections import Projection
-from penstock.spark.projections.catalog import plans
 from penstock.spark.projections.plan import ProjectionPlan
-from penstock.spark.tables.model import Columns
+from penstock.spark.projections.projection_catalog import plans
+from penstock.spark.tables.table_files import Columns
 
 COLUMNS: Columns = (
     ("__time", "timestamp"),

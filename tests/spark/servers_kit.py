@@ -16,7 +16,7 @@ from penstock.broker.server import BrokerServer
 from penstock.services.api.asgi import application
 from penstock.services.host.process import listen
 from penstock.services.http_server import HttpServer
-from penstock.services.options.values import HostPort
+from penstock.services.options.option_values import HostPort
 
 
 class Served:

@@ -13,7 +13,7 @@ import orjson
 import pyarrow.parquet as pq
 from pydantic import JsonValue, TypeAdapter
 
-from penstock.indexing.batch.engine import (
+from penstock.indexing.batch.batch_engine import (
     BatchInput,
     BatchRequest,
     BatchResult,
@@ -24,7 +24,7 @@ from penstock.indexing.specs import parse_data_schema
 from penstock.indexing.specs.input_formats import InputFormat
 from penstock.indexing.specs.inputs import InputSource
 from penstock.segments.deep_storage import DeepStore
-from penstock.spark.columns import metric_names
+from penstock.spark.schema_columns import metric_names
 
 JSON: Mapping[str, JsonValue] = {"type": "json"}
 # Of the rows of `lines`.

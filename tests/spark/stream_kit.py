@@ -20,8 +20,8 @@ from penstock.indexing.engine import (
 )
 from penstock.indexing.specs import DataSchema
 from penstock.indexing.specs.input_formats import CsvFormat, TsvFormat
-from penstock.indexing.specs.rows.records import KafkaFormat
-from penstock.spark.engine import SparkEngine
+from penstock.indexing.specs.rows.stream_formats import KafkaFormat
+from penstock.spark.spark_engine import SparkEngine
 
 
 def persist_request(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from penstock.core.avro_bounds import unpacks_to_more
 from penstock.core.errors import CorruptData, InvalidRequest
 from penstock.spark.batch.input.avro_files import read_avro
-from penstock.spark.batch.input.splits import InputFile
+from penstock.spark.batch.input.file_splits import InputFile
 
 NUMBERS: Mapping[str, object] = {
     "type": "record",

@@ -16,16 +16,16 @@ from pydantic import JsonValue, TypeAdapter
 from spark_batch_kit import JSON, inline, local, request, rows_of
 
 from penstock.core.errors import InvalidRequest, Unavailable
-from penstock.indexing.batch.engine import ExternalInput
+from penstock.indexing.batch.batch_engine import ExternalInput
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.indexing.specs.input_formats import JsonFormat
 from penstock.indexing.specs.inputs import InputSource
-from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.input.file_finder import FileFinder
+from penstock.spark.batch.input.file_splits import InputFile
 from penstock.spark.batch.input.open_files import local_size, translated
-from penstock.spark.batch.input.splits import InputFile
 from penstock.spark.batch.options import SparkBatchOptions
-from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
+from penstock.spark.batch.spark_batch_engine import SparkBatchEngine
+from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
 from penstock.spark.topic.row_shape import TimeField
 
 pytestmark = pytest.mark.spark

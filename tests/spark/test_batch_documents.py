@@ -19,7 +19,7 @@ from penstock.spark.batch.input.documents import (
     may_be_cut,
     read_text,
 )
-from penstock.spark.batch.input.splits import InputFile, Source, Split
+from penstock.spark.batch.input.file_splits import InputFile, Source, Split
 from penstock.spark.topic.row_shape import RowShape
 
 TEXT = st.text(alphabet='ab"\\{}[],\n é', max_size=6)

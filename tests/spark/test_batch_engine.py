@@ -22,7 +22,7 @@ from pydantic import JsonValue, TypeAdapter
 
 from penstock.core.errors import PenstockError
 from penstock.core.intervals import Interval
-from penstock.indexing.batch.engine import (
+from penstock.indexing.batch.batch_engine import (
     BatchInput,
     BatchRequest,
     BatchResult,
@@ -37,10 +37,10 @@ from penstock.indexing.engine import EngineFailure, RowCounts
 from penstock.indexing.specs import DataSchema, parse_data_schema
 from penstock.indexing.specs.input_formats import InputFormat
 from penstock.indexing.specs.inputs import InputSource
-from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.options import SparkBatchOptions
-from penstock.spark.columns import metric_names
-from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
+from penstock.spark.batch.spark_batch_engine import SparkBatchEngine
+from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
+from penstock.spark.schema_columns import metric_names
 
 pytestmark = pytest.mark.spark
 

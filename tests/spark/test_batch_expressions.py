@@ -10,8 +10,8 @@ import pytest
 from pydantic import JsonValue
 from spark_batch_kit import inline, request, rows_of
 
-from penstock.spark.batch.engine import SparkBatchEngine
-from penstock.spark.connect.session import SparkSessions
+from penstock.spark.batch.spark_batch_engine import SparkBatchEngine
+from penstock.spark.connect.spark_sessions import SparkSessions
 
 pytestmark = pytest.mark.spark
 

@@ -16,7 +16,7 @@ from table_kit import GivenTables
 
 from penstock.core.errors import PenstockError
 from penstock.core.intervals import Interval
-from penstock.indexing.batch.engine import (
+from penstock.indexing.batch.batch_engine import (
     BatchInput,
     BatchRequest,
     BatchResult,
@@ -26,14 +26,14 @@ from penstock.indexing.batch.engine import (
     SqlInput,
 )
 from penstock.indexing.batch.job import sql_job
-from penstock.indexing.batch.sql.statement import parse_ingest
+from penstock.indexing.batch.sql.ingest_statement import parse_ingest
 from penstock.indexing.engine import EngineFailure
 from penstock.indexing.specs import parse_data_schema
 from penstock.indexing.specs.input_formats import JsonFormat
 from penstock.indexing.specs.inputs import InputSource
-from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.input.http_files import fetch
-from penstock.spark.connect.session import SparkSessions
+from penstock.spark.batch.spark_batch_engine import SparkBatchEngine
+from penstock.spark.connect.spark_sessions import SparkSessions
 from penstock.spark.tables import TableFile, Tables
 
 pytestmark = pytest.mark.spark
@@ -97,7 +97,7 @@ def test_a_query_of_a_task_that_was_cancelled_gives_its_cores_back(
     try:
         with ThreadPoolExecutor(2) as pool:
             # Each a little later, so that planning is cut in many places.
-            for turn in range(8):
+            for turn in range(5):
                 runs = [
                     pool.submit(
                         write, engine, tmp_path / f"{turn} {at}", SqlInput(ENDLESS), task=f"{turn}"
@@ -105,7 +105,7 @@ def test_a_query_of_a_task_that_was_cancelled_gives_its_cores_back(
                     for at, engine in enumerate(engines)
                 ]
                 assert all(tables.asked.acquire(timeout=60) for _ in runs)
-                for _ in range(4 * turn):
+                for _ in range(7 * turn):
                     assert sessions.get().range(1).schema  # needs no core
                 for engine in engines:
                     engine.cancel(f"{turn}")

@@ -12,10 +12,10 @@ from pydantic import JsonValue
 from spark_batch_kit import inline, request, rows_of
 
 from penstock.core.intervals import Interval
-from penstock.indexing.batch.engine import BatchResult, Partitioning, SegmentInput
-from penstock.spark.batch.engine import SparkBatchEngine
+from penstock.indexing.batch.batch_engine import BatchResult, Partitioning, SegmentInput
 from penstock.spark.batch.options import SparkBatchOptions
-from penstock.spark.connect.session import SparkSessions
+from penstock.spark.batch.spark_batch_engine import SparkBatchEngine
+from penstock.spark.connect.spark_sessions import SparkSessions
 
 pytestmark = pytest.mark.spark
 

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.core.errors import InvalidRequest
 from penstock.spark.batch.input.columnar import read_columns
-from penstock.spark.batch.input.splits import InputFile, Source, Split
+from penstock.spark.batch.input.file_splits import InputFile, Source, Split
 from penstock.spark.topic.row_shape import FieldType, RowShape
 
 MIXED = pa.UnionArray.from_dense(

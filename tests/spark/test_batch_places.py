@@ -13,7 +13,7 @@ import pytest
 
 from penstock.core.errors import InvalidRequest, StorageUnavailable
 from penstock.core.intervals import Granularity
-from penstock.indexing.batch.engine import ExternalInput
+from penstock.indexing.batch.batch_engine import ExternalInput
 from penstock.indexing.specs.input_formats import JsonFormat
 from penstock.indexing.specs.inputs import LocalInput
 from penstock.segments.deep_storage import DeepStore
@@ -88,7 +88,7 @@ def test_inline_rows_are_utf_8_in_a_process_of_any_locale(tmp_path: Path) -> Non
     script = """
 import sys
 from pathlib import Path
-from penstock.indexing.batch.engine import ExternalInput
+from penstock.indexing.batch.batch_engine import ExternalInput
 from penstock.indexing.specs.input_formats import JsonFormat
 from penstock.indexing.specs.inputs import InlineInput
 from penstock.spark.batch.input.file_finder import FileFinder

@@ -18,12 +18,12 @@ from sql_places_kit import without_text_checks
 
 from penstock.core.errors import PenstockError
 from penstock.core.intervals import Interval
-from penstock.indexing.batch.engine import Partitioning, SegmentInput
+from penstock.indexing.batch.batch_engine import Partitioning, SegmentInput
 from penstock.indexing.engine import EngineFailure, RowCounts
 from penstock.indexing.specs import Filter
-from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.options import SparkBatchOptions
-from penstock.spark.connect.session import SparkSessions
+from penstock.spark.batch.spark_batch_engine import SparkBatchEngine
+from penstock.spark.connect.spark_sessions import SparkSessions
 
 pytestmark = pytest.mark.spark
 

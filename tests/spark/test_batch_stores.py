@@ -10,13 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from s3_server_kit import s3_bucket
 from spark_batch_kit import PARTS, external, lines, local, orphans, request
-from spark_server_kit import start_server
 
 from penstock.segments.deep_storage import DeepStore
-from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.options import SparkBatchOptions
-from penstock.spark.connect.server import SparkServer
-from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
+from penstock.spark.batch.spark_batch_engine import SparkBatchEngine
+from penstock.spark.connect.spark_sessions import SparkSessions
 
 if TYPE_CHECKING:
     import s3fs
@@ -25,27 +23,16 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
-def s3() -> Iterator[s3fs.S3FileSystem]:
+def s3(s3_port: int) -> Iterator[s3fs.S3FileSystem]:
     import s3fs
 
-    with s3_bucket("lake"):
+    with s3_bucket("lake", s3_port):
         yield s3fs.S3FileSystem()
 
 
-@pytest.fixture(scope="module")
-def server(
-    s3: s3fs.S3FileSystem, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[SparkServer]:
-    """A Spark whose workers have the keys of the bucket."""
-    server = start_server(tmp_path_factory.mktemp("own"))
-    yield server
-    server.stop(0.2)
-
-
 @pytest.fixture
-def batch(server: SparkServer) -> Iterator[SparkBatchEngine]:
-    options = SparkBatchOptions(split_bytes_min=4_000, parallelism=2)
-    engine = SparkBatchEngine(SparkSessions(SparkSessionOptions(server.remote)), options)
+def batch(sessions: SparkSessions, s3: s3fs.S3FileSystem) -> Iterator[SparkBatchEngine]:
+    engine = SparkBatchEngine(sessions, SparkBatchOptions(split_bytes_min=4_000, parallelism=2))
     yield engine
     engine.close()
 

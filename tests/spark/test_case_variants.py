@@ -12,11 +12,11 @@ from penstock.core.column_case import ColumnNames, case_variants_in, shown_case_
 from penstock.core.intervals import Interval
 from penstock.indexing.engine import DataFile
 from penstock.indexing.specs import DataSchema, parse_data_schema
-from penstock.spark.batch.input.discovery import Found, discovered
-from penstock.spark.columns import output_columns, row_shape
+from penstock.spark.batch.input.dimension_discovery import Found, discovered
 from penstock.spark.messages.found_columns import united, unlike
-from penstock.spark.tables.columns import KnownColumns, union_columns, wider
-from penstock.spark.tables.model import Columns, TableFile
+from penstock.spark.schema_columns import output_columns, row_shape
+from penstock.spark.tables.table_columns import KnownColumns, union_columns, wider
+from penstock.spark.tables.table_files import Columns, TableFile
 
 DAY = Interval(0, 1)
 NAMES = st.sampled_from(["City", "city", "CITY", "name", "Name", "n"])

@@ -13,19 +13,19 @@ from reading_database_kit import PASSWORD, ReadDatabase
 from spark_batch_kit import JSON, external, request, rows_of
 from table_kit import GivenTables
 
-from penstock.indexing.batch.engine import (
+from penstock.indexing.batch.batch_engine import (
     BatchRequest,
     BatchResult,
     CombinedInput,
     ExternalInput,
 )
 from penstock.indexing.batch.job import sql_job
-from penstock.indexing.batch.sql.statement import parse_ingest
+from penstock.indexing.batch.sql.ingest_statement import parse_ingest
 from penstock.indexing.engine import EngineFailure, EngineUnavailable, InputUnavailable
 from penstock.indexing.specs.inputs import InputSource
-from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.options import SparkBatchOptions
-from penstock.spark.connect.session import SparkSessions
+from penstock.spark.batch.spark_batch_engine import SparkBatchEngine
+from penstock.spark.connect.spark_sessions import SparkSessions
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 

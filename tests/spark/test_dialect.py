@@ -13,9 +13,9 @@ from table_kit import GivenTables
 from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity, parse_time
-from penstock.spark.connect.session import SparkSessions
-from penstock.spark.sql.dialect import FUNCTIONS, in_spark, unresolved_column
+from penstock.spark.connect.spark_sessions import SparkSessions
 from penstock.spark.sql.service import SqlQuery, SqlService
+from penstock.spark.sql.sql_dialect import FUNCTIONS, in_spark, unresolved_column
 
 pytestmark = pytest.mark.spark
 

@@ -11,7 +11,7 @@ from pyspark.sql.connect.proto import CloneSessionRequest, ConfigRequest, Config
 from pyspark.sql.connect.proto import base_pb2_grpc as connect
 
 from penstock.indexing.engine import EngineUnavailable
-from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
+from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
 from penstock.spark.flow.service_spark import SERVICE_SPARK
 from penstock.spark.flow.sql import SparkSQL
 from penstock.testing.flow import ProcessorRunner

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import functions as sf
 
-from penstock.spark.connect.session import SparkRefusal, SparkSessions
+from penstock.spark.connect.spark_sessions import SparkRefusal, SparkSessions
 from penstock.spark.pipeline import ENGINE_CONF
 from penstock.spark.sql_guard import check_expressions
 from penstock.spark.transforms.transform_errors import EXPRESSION_CONF, ExpressionCheck

@@ -14,13 +14,13 @@ from spark_batch_kit import Asked, Reply, Served, served
 from table_kit import GivenTables
 
 from penstock.core.errors import PenstockError
-from penstock.indexing.batch.engine import BatchRequest, BatchResult
+from penstock.indexing.batch.batch_engine import BatchRequest, BatchResult
 from penstock.indexing.batch.job import sql_job
-from penstock.indexing.batch.sql.statement import parse_ingest
+from penstock.indexing.batch.sql.ingest_statement import parse_ingest
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
-from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.options import SparkBatchOptions
-from penstock.spark.connect.session import SparkSessions
+from penstock.spark.batch.spark_batch_engine import SparkBatchEngine
+from penstock.spark.connect.spark_sessions import SparkSessions
 from penstock.spark.tables import TableFile
 
 pytestmark = pytest.mark.spark

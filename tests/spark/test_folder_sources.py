@@ -14,8 +14,8 @@ from penstock.core.intervals import parse_time
 from penstock.indexing.engine import PersistRequest, RowCounts
 from penstock.indexing.source import FolderSupplier
 from penstock.indexing.specs import parse_data_schema
-from penstock.spark.connect.session import SparkSessions
-from penstock.spark.engine import SparkEngine, SparkEngineOptions
+from penstock.spark.connect.spark_sessions import SparkSessions
+from penstock.spark.spark_engine import SparkEngine, SparkEngineOptions
 from penstock.storage.disk import OsFileSystem
 
 pytestmark = pytest.mark.spark

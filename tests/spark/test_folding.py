@@ -21,13 +21,13 @@ from penstock.indexing.engine import MergeRequest, PersistRequest, PersistResult
 from penstock.indexing.specs import DataSchema
 from penstock.spark import pipeline
 from penstock.spark.chunk_work import renamed
-from penstock.spark.chunks import TimeLimits
-from penstock.spark.columns import folded_columns
-from penstock.spark.connect.session import SparkSessions
-from penstock.spark.engine import SparkEngine, SparkEngineOptions
+from penstock.spark.connect.spark_sessions import SparkSessions
 from penstock.spark.equal_row_groups import groups_of
 from penstock.spark.pipeline import ENGINE_CONF
 from penstock.spark.rollup import fold_of
+from penstock.spark.row_chunks import TimeLimits
+from penstock.spark.schema_columns import folded_columns
+from penstock.spark.spark_engine import SparkEngine, SparkEngineOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

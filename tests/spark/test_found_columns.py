@@ -9,7 +9,7 @@ import pytest
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.specs import parse_data_schema
 from penstock.indexing.specs.rows.dimensions import COLUMNS_MAX
-from penstock.spark.batch.input.discovery import Found, discovered
+from penstock.spark.batch.input.dimension_discovery import Found, discovered
 
 SCHEMA = parse_data_schema(
     {

@@ -1,6 +1,6 @@
 """Small files that stand for gigabytes, or for rows without end: refused, or their rows counted.
 
-A forked process reads each of them. It may allocate 120 to 600 MB and use 40 s of CPU time.
+A forked process reads each of them. It may allocate 75 to 500 MB and use 40 s of CPU time.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.out_of_memory import is_out_of_memory
 from penstock.core.parquet_bounds import check_rows, runs_of_groups
 from penstock.spark.batch.input.columnar import groups_of, read_columns
-from penstock.spark.batch.input.discovery import found_one_by_one
-from penstock.spark.batch.input.splits import InputFile, Source, Split
+from penstock.spark.batch.input.dimension_discovery import found_one_by_one
+from penstock.spark.batch.input.file_splits import InputFile, Source, Split
 from penstock.spark.topic import coerce, parse
 from penstock.spark.topic.row_shape import FieldType, RowShape, TimeField
 
@@ -33,7 +33,7 @@ LONG = "longer than 8388608 bytes"
 
 @pytest.fixture(scope="module")
 def child() -> Iterator[bombs.Child]:
-    with bombs.Child() as child:
+    with bombs.Child(bombs.SMALLER) as child:
         yield child
 
 
@@ -53,7 +53,7 @@ def child() -> Iterator[bombs.Child]:
             "parquet",
             "a.parquet",
             bombs.parquet_huge_values,
-            "a.parquet: the values of column 'name' in row group 0 take 545,",
+            "a.parquet: the values of column 'name' in row group 0 take 68,157,",
         ),
         (
             "parquet",
@@ -78,22 +78,28 @@ def test_what_cannot_be_read_is_refused_with_its_place(
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "make", "expected"),
+    ("kind", "name", "make", "memory_mb", "expected"),
     [
-        ("avro", "a.avro", bombs.avro_wide_records, bombs.Read(bombs.WIDE_RECORDS)),
-        ("parquet", "a.parquet", bombs.parquet_dictionary, bombs.Read(bombs.DICTIONARY_ROWS)),
-        ("parquet", "a.parquet", bombs.parquet_prefixes, bombs.Read(bombs.PREFIX_ROWS)),
-        ("parquet", "a.parquet", bombs.parquet_long_value, bombs.Read(2, 1, (f"1: {LONG}",))),
-        ("orc", "a.orc", bombs.orc_repeated_values, bombs.Read(bombs.ORC_ROWS)),
-        ("orc", "a.orc", bombs.orc_long_value, bombs.Read(2, 1, (f"1: {LONG}",))),
-        ("json", "a.json.gz", bombs.zeros, bombs.Read(0, 1, (f"0: {LONG}",))),
+        ("avro", "a.avro", bombs.avro_wide_records, 90, bombs.Read(bombs.WIDE_RECORDS)),
+        ("parquet", "a.parquet", bombs.parquet_dictionary, 125, bombs.Read(bombs.DICTIONARY_ROWS)),
+        ("parquet", "a.parquet", bombs.parquet_prefixes, 75, bombs.Read(bombs.PREFIX_ROWS)),
+        ("parquet", "a.parquet", bombs.parquet_long_value, 500, bombs.Read(2, 1, (f"1: {LONG}",))),
+        ("orc", "a.orc", bombs.orc_repeated_values, 100, bombs.Read(bombs.ORC_ROWS)),
+        ("orc", "a.orc", bombs.orc_long_value, 500, bombs.Read(2, 1, (f"1: {LONG}",))),
+        ("json", "a.json.gz", bombs.zeros, 500, bombs.Read(0, 1, (f"0: {LONG}",))),
     ],
 )
 def test_what_is_large_is_read_piece_by_piece(
-    child: bombs.Child, tmp_path: Path, kind: str, name: str, make: bombs.Make, expected: bombs.Read
+    child: bombs.Child,
+    tmp_path: Path,
+    kind: str,
+    name: str,
+    make: bombs.Make,
+    memory_mb: int,
+    expected: bombs.Read,
 ) -> None:
     make(tmp_path / name)
-    assert child.read("batch", kind, tmp_path / name, memory_mb=500) == expected
+    assert child.read("batch", kind, tmp_path / name, memory_mb=memory_mb) == expected
 
 
 def test_very_many_lines_that_do_not_parse_are_counted(child: bombs.Child, tmp_path: Path) -> None:
@@ -141,7 +147,6 @@ def test_columns_of_an_object_in_an_object_are_one(child: bombs.Child, tmp_path:
     ("make", "place"),
     [
         (bombs.json_many_keys, "keys.json:1:"),
-        (bombs.json_a_million_keys, "keys.json:1:"),
         (bombs.json_keys_of_their_own, r"keys.json:100\d\d\d:"),
     ],
 )
@@ -194,9 +199,9 @@ def test_messages_of_very_many_keys_are_refused_wherever_they_are(
 def test_memory_that_runs_out_is_reported_with_the_file_and_the_limit(
     child: bombs.Child, tmp_path: Path
 ) -> None:
-    table = pa.table({"at": ["2013-01-01"], "name": ["0" * (300 << 20)]})
+    table = pa.table({"at": ["2013-01-01"], "name": ["0" * (60 << 20)]})
     pq.write_table(table, tmp_path / "a.parquet", compression="zstd", write_statistics=False)
-    found = child.read("batch", "parquet", tmp_path / "a.parquet", memory_mb=100)
+    found = child.read("batch", "parquet", tmp_path / "a.parquet", memory_mb=50)
     pattern = r"ran out of its memory limit of [\d,]+ MB while reading a\.parquet: split the file"
     assert re.search(pattern, found.error)
 

@@ -26,8 +26,8 @@ from penstock.indexing.engine import (
 from penstock.indexing.source import KafkaClients
 from penstock.indexing.source.kafka import KafkaSupplier
 from penstock.indexing.specs import DataSchema, parse_data_schema
-from penstock.spark.connect.session import SparkSessions, translate
-from penstock.spark.engine import SparkEngine, SparkEngineOptions
+from penstock.spark.connect.spark_sessions import SparkSessions, translate
+from penstock.spark.spark_engine import SparkEngine, SparkEngineOptions
 
 pytestmark = pytest.mark.spark
 

@@ -23,18 +23,18 @@ from test_spark_lost import request as persist_request
 
 from conftest import MakeTopic
 from penstock.core.clock import SystemClock
-from penstock.indexing.batch.engine import BatchRequest, CombinedInput
+from penstock.indexing.batch.batch_engine import BatchRequest, CombinedInput
 from penstock.indexing.engine import EngineUnavailable
 from penstock.segments.deep_storage import DeepStore
-from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.options import SparkBatchOptions
+from penstock.spark.batch.spark_batch_engine import SparkBatchEngine
 from penstock.spark.connect.running_calls import RunningCall
-from penstock.spark.connect.server import SparkServer, SparkServerOptions
-from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
+from penstock.spark.connect.spark_server import SparkServer, SparkServerOptions
+from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
 from penstock.spark.connect.unstoppable_work import stuck_reason
-from penstock.spark.engine import SparkEngine
+from penstock.spark.spark_engine import SparkEngine
 
-# Spark is started three times and cold twice: minutes on a machine that is busy.
+# Spark is started three times and used cold twice: minutes on a machine that is busy.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 WAIT_S = 240
@@ -79,43 +79,6 @@ def engines(server: SparkServer) -> Iterator[Callable[[], SparkBatchEngine]]:
     yield make
     for engine in made:
         engine.close()
-
-
-def test_ended_work_that_does_not_end_is_told(
-    options: SparkServerOptions, server: SparkServer
-) -> None:
-    """Spark cannot stop a join that makes very many rows of a few."""
-    server.wait_ready(WAIT_S)
-    assert stuck_reason(options.run_folder) == ""
-    sessions = SparkSessions(SparkSessionOptions(server.remote))
-    clock, pause = SystemClock(), threading.Condition()
-    running, joining = RunningCall(), threading.Semaphore(0)
-
-    def progress(*, stages: Iterable[StageInfo], inflight_tasks: int, **_: object) -> None:
-        # Spark can still stop the stage of the rows to join, and a task that has just begun.
-        if inflight_tasks and any(stage.done for stage in stages):
-            joining.release()
-
-    with ThreadPoolExecutor(1) as pool, sessions.use() as spark:
-        spark.registerProgressHandler(progress)
-
-        def run() -> None:
-            with running.tagged(spark):
-                spark.sql(UNSTOPPABLE).toArrow()
-
-        ended = pool.submit(run)
-        for _ in range(3):
-            assert joining.acquire(timeout=WAIT_S)
-        running.stop("it was cancelled")
-        assert ended.exception(WAIT_S) is not None
-        running.end()
-    until_s = clock.monotonic_s() + WAIT_S
-    while not stuck_reason(options.run_folder) and clock.monotonic_s() < until_s:
-        with pause:
-            clock.wait(pause, 0.1)
-    assert "did not stop within" in stuck_reason(options.run_folder)
-    server.start()  # in place of the one that is stuck
-    assert stuck_reason(options.run_folder) == ""
 
 
 def test_a_killed_spark_costs_an_attempt_and_leaves_orphans_alone(
@@ -169,3 +132,40 @@ def test_a_killed_spark_costs_an_attempt_and_leaves_orphans_alone(
     left = {str(path) for path in (tmp_path / "deep").rglob("*") if path.is_file()}
     assert left - set(known) == set(orphans(store, known))
     assert batch.write(attempt("third")).counts == result.counts
+
+
+def test_ended_work_that_does_not_end_is_told(
+    options: SparkServerOptions, server: SparkServer
+) -> None:
+    """Spark cannot stop a join that makes very many rows of a few."""
+    server.wait_ready(WAIT_S)
+    assert stuck_reason(options.run_folder) == ""
+    sessions = SparkSessions(SparkSessionOptions(server.remote))
+    clock, pause = SystemClock(), threading.Condition()
+    running, joining = RunningCall(), threading.Semaphore(0)
+
+    def progress(*, stages: Iterable[StageInfo], inflight_tasks: int, **_: object) -> None:
+        # Spark can still stop the stage of the rows to join, and a task that has just begun.
+        if inflight_tasks and any(stage.done for stage in stages):
+            joining.release()
+
+    with ThreadPoolExecutor(1) as pool, sessions.use() as spark:
+        spark.registerProgressHandler(progress)
+
+        def run() -> None:
+            with running.tagged(spark):
+                spark.sql(UNSTOPPABLE).toArrow()
+
+        ended = pool.submit(run)
+        for _ in range(3):
+            assert joining.acquire(timeout=WAIT_S)
+        running.stop("it was cancelled")
+        assert ended.exception(WAIT_S) is not None
+        running.end()
+    until_s = clock.monotonic_s() + WAIT_S
+    while not stuck_reason(options.run_folder) and clock.monotonic_s() < until_s:
+        with pause:
+            clock.wait(pause, 0.1)
+    assert "did not stop within" in stuck_reason(options.run_folder)
+    server.start()  # in place of the one that is stuck
+    assert stuck_reason(options.run_folder) == ""

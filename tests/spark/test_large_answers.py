@@ -29,8 +29,8 @@ from penstock.services.api.sql import PATH, SqlRoutes
 from penstock.services.host.process import listen
 from penstock.services.http_server import HttpServer, api_error
 from penstock.services.metrics_text import metrics_text
-from penstock.services.options.values import HostPort
-from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
+from penstock.services.options.option_values import HostPort
+from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
 from penstock.spark.sql import fetcher
 from penstock.spark.sql.answer_files import AnswerFolder, SpilledRows, SpillTarget
 from penstock.spark.sql.fetcher import ROWS_AT_ONCE
@@ -38,11 +38,15 @@ from penstock.spark.sql.service import LargeAnswer, SqlQuery, SqlService
 
 pytestmark = pytest.mark.spark
 
-HEAP = "640m"
-# Rows of a kilobyte. Spark would hold them several times: 700,000 of them end its JVM, as do
-# 20,000 for each of 50 clients.
+# Spark needs nearly all of it itself.
+HEAP = "512m"
+# Rows of a kilobyte. Spark would hold them several times: 300,000 of them end its JVM, as do
+# 10,000 for each of 50 clients.
 WIDE = "SELECT id, repeat(concat('row ', id, ' '), 80) AS text FROM range(0, {rows}, 1, 4)"
+ROWS = 300_000
+ROWS_OF_CLIENT = 10_000
 CLIENTS = 50
+FEW_AT_ONCE = 30
 PROCESS_BYTES_MAX = 400 << 20
 
 
@@ -126,12 +130,18 @@ def same_jvm(rig: Rig) -> Iterator[None]:
     assert rig.spark.pid == before
 
 
+@pytest.fixture
+def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some rows are a large answer."""
+    monkeypatch.setattr(fetcher, "ROWS_AT_ONCE", FEW_AT_ONCE)
+
+
 def test_a_large_answer_has_all_its_rows_in_order(rig: Rig) -> None:
-    lines = rig.ask(WIDE.format(rows=700_000) + " ORDER BY id DESC").splitlines()
+    lines = rig.ask(WIDE.format(rows=ROWS) + " ORDER BY id DESC").splitlines()
     assert lines.pop() == b""
-    assert len(lines) == 700_000
-    for at in (0, 1, 350_000, 699_999):
-        number = 699_999 - at
+    assert len(lines) == ROWS
+    for at in (0, 1, ROWS // 2, ROWS - 1):
+        number = ROWS - 1 - at
         assert json.loads(lines[at]) == [number, f"row {number} " * 80]
     assert rig.metric("penstock_sql_large_answers_total") >= 1
     rig.until(rig.is_quiet)
@@ -147,9 +157,9 @@ def test_a_large_answer_has_all_its_rows_in_order(rig: Rig) -> None:
         f"from_json('[]', '{'array<' * 400}int{'>' * 400}')",
     ],
 )
-@pytest.mark.parametrize("rows", [1, ROWS_AT_ONCE * 2])
+@pytest.mark.parametrize("rows", [1, FEW_AT_ONCE * 2])
 def test_a_type_of_too_many_levels_is_refused_with_the_remedy(
-    rig: Rig, column: str, rows: int
+    rig: Rig, few_at_once: None, column: str, rows: int
 ) -> None:
     with pytest.raises(urllib.error.HTTPError) as raised:
         rig.ask(f"SELECT {column} AS a FROM range({rows})")
@@ -163,9 +173,11 @@ def test_a_type_of_too_many_levels_is_refused_with_the_remedy(
 @pytest.mark.parametrize(
     ("begin", "end", "levels"), [("array(", ")", 45), ("named_struct('a', ", ")", 30)]
 )
-def test_a_type_of_many_levels_is_sent(rig: Rig, begin: str, end: str, levels: int) -> None:
+def test_a_type_of_many_levels_is_sent(
+    rig: Rig, few_at_once: None, begin: str, end: str, levels: int
+) -> None:
     column = begin * levels + "id" + end * levels
-    for rows in (1, ROWS_AT_ONCE * 2):
+    for rows in (1, FEW_AT_ONCE * 2):
         lines = rig.ask(f"SELECT {column} AS a FROM range({rows})").splitlines()
         assert len(lines) == rows + 1
 
@@ -219,13 +231,13 @@ LONG = "SELECT id, repeat(concat(id, '.'), 60000 + CAST(id % 7 AS INT)) AS text 
 
 
 def test_rows_that_are_long_go_through_files_however_few_they_are(rig: Rig) -> None:
-    """Spark held 1,500 rows of 300 kB several times at once, which ended its JVM."""
-    sql = LONG.format(rows=1_500)
+    """Spark held 1,000 rows of 300 kB several times at once, which ended its JVM."""
+    sql = LONG.format(rows=1_000)
     for _ in range(2):
         lines = rig.ask(sql).splitlines()
         assert lines.pop() == b""
-        assert [int(line[1 : line.index(b",")]) for line in lines] == list(range(1_500))
-        assert json.loads(lines[1_499])[1] == "1499." * (60_000 + 1_499 % 7)
+        assert [int(line[1 : line.index(b",")]) for line in lines] == list(range(1_000))
+        assert json.loads(lines[999])[1] == "999." * (60_000 + 999 % 7)
     # It is remembered, so that it does not run twice each time.
     assert (sql, 1_000_000) in rig.service._large
     rig.until(rig.is_quiet)
@@ -321,7 +333,7 @@ def test_workers_that_do_not_share_the_folder_send_answers_through_spark(
 
 def test_a_client_that_reads_nothing_and_leaves_cancels_its_query(rig: Rig) -> None:
     abandoned = rig.metric("penstock_sql_abandoned_total")
-    with rig.ask_and_not_read(WIDE.format(rows=700_000), "leaves"):
+    with rig.ask_and_not_read(WIDE.format(rows=ROWS), "leaves"):
         rig.until(lambda: bool(rig.files()))
     rig.until(lambda: rig.metric("penstock_sql_abandoned_total") > abandoned)
     rig.until(rig.is_quiet)
@@ -347,7 +359,7 @@ def test_fifty_clients_that_do_not_read_cost_nobody_else_anything(rig: Rig) -> N
     with ExitStack() as clients, ExitStack() as leaving:
         for number in range(CLIENTS):
             owner = leaving if number % 2 else clients
-            asked = rig.ask_and_not_read(WIDE.format(rows=20_000), f"client-{number}")
+            asked = rig.ask_and_not_read(WIDE.format(rows=ROWS_OF_CLIENT), f"client-{number}")
             owner.enter_context(asked)
         for number in range(10):
             assert rig.ask(f"SELECT {number}, 'x'") == f'[{number},"x"]\n\n'.encode()

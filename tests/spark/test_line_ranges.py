@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from penstock.core.errors import CorruptData, InvalidRequest
 from penstock.indexing.engine import FileRange
 from penstock.spark.messages.formats import MetadataColumns, TextFormat
-from penstock.spark.messages.records import RecordRows
+from penstock.spark.messages.record_rows import RecordRows
+from penstock.spark.topic.offset_splits import SourceRange, cut
 from penstock.spark.topic.parse import MessageParser
 from penstock.spark.topic.record_locations import LongLine, _read_lines, as_source, read_place
 from penstock.spark.topic.row_shape import FieldType, RowShape, TimeField
 from penstock.spark.topic.split_reader import BadMessagePolicy, read_parsed, translate_split_errors
-from penstock.spark.topic.splits import SourceRange, cut
 from penstock.storage.disk import OsFileSystem
 
 

@@ -19,10 +19,10 @@ from spark_batch_kit import external, inline, request, rows_of
 from stream_kit import persist_request
 
 from penstock.core.intervals import ETERNITY
-from penstock.indexing.batch.engine import Partitioning
+from penstock.indexing.batch.batch_engine import Partitioning
 from penstock.indexing.engine import MergeRequest
 from penstock.indexing.specs import SpecError, parse_data_schema
-from penstock.spark.batch.engine import SparkBatchEngine, SparkBatchOptions
+from penstock.spark.batch.spark_batch_engine import SparkBatchEngine, SparkBatchOptions
 from penstock.spark.rollup import fold_of
 from penstock.spark.topic.value_sets import in_order
 
@@ -32,12 +32,17 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from conftest import MakeTopic
-    from penstock.spark.connect.session import SparkSessions
-    from penstock.spark.engine import SparkEngine
+    from penstock.spark.connect.spark_sessions import SparkSessions
+    from penstock.spark.spark_engine import SparkEngine
 
 TAGS: dict[str, JsonValue] = {"name": "tags", "multiValueHandling": "SORTED_SET"}
 ORDERED: dict[str, JsonValue] = {"name": "tags", "multiValueHandling": "SORTED_ARRAY"}
 BOTH = pytest.mark.parametrize("tags", [TAGS, ORDERED], ids=["sorted_set", "sorted_array"])
+# Each value of one with each value of another.
+PAIRS = pytest.mark.parametrize(
+    ("tags", "is_computed", "rollup"),
+    [(TAGS, False, False), (TAGS, True, True), (ORDERED, False, True), (ORDERED, True, False)],
+)
 # What is sent, and what is kept of it as a set.
 SENT: list[tuple[JsonValue, str | None]] = [
     (["b", "a", "b"], '["a","b"]'),
@@ -148,9 +153,7 @@ def test_sets_are_the_values_and_stay_sets(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("is_computed", [False, True])
-@pytest.mark.parametrize("rollup", [False, True])
-@BOTH
+@PAIRS
 def test_a_batch_keeps_lists_in_order(
     sessions: SparkSessions,
     tmp_path: Path,
@@ -216,9 +219,7 @@ def test_lists_of_other_formats_become_sets(sessions: SparkSessions, tmp_path: P
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("is_computed", [False, True])
-@pytest.mark.parametrize("rollup", [False, True])
-@BOTH
+@PAIRS
 def test_a_stream_keeps_lists_in_order(
     engine: SparkEngine,
     make_topic: MakeTopic,

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from spark_batch_kit import inline, request, rows_of
 
 from penstock.core.intervals import Granularity, Interval
-from penstock.indexing.batch.engine import Partitioning
+from penstock.indexing.batch.batch_engine import Partitioning
 from penstock.indexing.ports import TaskState
-from penstock.spark.batch.engine import SparkBatchEngine, SparkBatchOptions
-from penstock.spark.chunks import explicit_bucket_starts
+from penstock.spark.batch.spark_batch_engine import SparkBatchEngine, SparkBatchOptions
+from penstock.spark.row_chunks import explicit_bucket_starts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
-    from penstock.spark.connect.session import SparkSessions
+    from penstock.spark.connect.spark_sessions import SparkSessions
 
 HOUR_MS = 3_600_000
 # Two that touch, one that begins amid a day, and one that is no round time long.
@@ -63,18 +63,20 @@ def test_starts_are_those_of_the_granularity(ends: list[int], times: list[int]) 
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("rollup", [False, True])
-@pytest.mark.parametrize("is_computed", [False, True])
 @pytest.mark.parametrize(
-    "partitioning",
+    ("partitioning", "is_computed", "rollup"),
     [
-        None,
-        Partitioning("dynamic", rows_max=7),
-        Partitioning("hashed", shards=2, dimensions=("place",)),
-        Partitioning("hashed", rows_target=20),
-        Partitioning("range", rows_target=20, dimensions=("place",)),
+        (None, False, True),
+        (None, True, False),
+        (Partitioning("dynamic", rows_max=7), False, False),
+        (Partitioning("dynamic", rows_max=7), True, True),
+        (Partitioning("hashed", shards=2, dimensions=("place",)), False, True),
+        (Partitioning("hashed", shards=2, dimensions=("place",)), True, False),
+        (Partitioning("hashed", rows_target=20), False, False),
+        (Partitioning("hashed", rows_target=20), True, True),
+        (Partitioning("range", rows_target=20, dimensions=("place",)), False, False),
+        (Partitioning("range", rows_target=20, dimensions=("place",)), True, True),
     ],
-    ids=["one", "dynamic", "shards", "hashed", "range"],
 )
 def test_rows_go_into_the_listed_chunks(
     engine: SparkBatchEngine,

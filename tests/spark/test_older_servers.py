@@ -11,7 +11,7 @@ from pyspark.sql.connect.proto import ConfigRequest, ConfigResponse
 from pyspark.sql.connect.proto import base_pb2_grpc as connect
 
 from penstock.indexing.engine import EngineUnavailable
-from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
+from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
 
 
 class Older(connect.SparkConnectServiceServicer):

@@ -20,10 +20,10 @@ from penstock.core.instants import parse_time
 from penstock.core.time_patterns import TimePattern
 from penstock.indexing.engine import PersistRequest, RowCounts
 from penstock.indexing.specs import parse_data_schema
-from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.input.schema_casts import conformed
-from penstock.spark.connect.session import SparkSessions
-from penstock.spark.engine import SparkEngine
+from penstock.spark.batch.spark_batch_engine import SparkBatchEngine
+from penstock.spark.connect.spark_sessions import SparkSessions
+from penstock.spark.spark_engine import SparkEngine
 from penstock.spark.topic.parse import MessageParser
 from penstock.spark.topic.pattern_times import by_pattern
 from penstock.spark.topic.row_shape import FieldType, RowShape, TimeField, TimeFormat, time_format

@@ -36,10 +36,10 @@ from conftest import MakeTopic
 from penstock.core.intervals import Granularity
 from penstock.indexing.engine import PersistRequest, PersistResult, TopicRange
 from penstock.indexing.specs import DataSchema
-from penstock.spark.chunks import TimeLimits
-from penstock.spark.connect.session import SparkSessions
-from penstock.spark.engine import SparkEngine, SparkEngineOptions
+from penstock.spark.connect.spark_sessions import SparkSessions
 from penstock.spark.equal_row_groups import EqualRowGroups, groups_of
+from penstock.spark.row_chunks import TimeLimits
+from penstock.spark.spark_engine import SparkEngine, SparkEngineOptions
 from penstock.spark.transforms.deterministic import DETERMINISTIC, is_deterministic
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ from penstock.indexing.specs.rows.declared_projections import DeclaredProjection
 from penstock.segments.layout import projection_file
 from penstock.services.roles.router import SqlParts, sql_parts
 from penstock.spark.connect.running_calls import RunningCall
-from penstock.spark.connect.session import SparkSessions
+from penstock.spark.connect.spark_sessions import SparkSessions
 from penstock.spark.projections.build_job import ProjectionFolder, make_files
-from penstock.spark.projections.builder import BuilderOptions
 from penstock.spark.projections.file_store import UNNEEDED_S
 from penstock.spark.projections.plan import GroupingKey, Measure, ProjectionPlan
+from penstock.spark.projections.projection_builder import BuilderOptions
 from penstock.spark.projections.relation import stored_columns
 from penstock.spark.projections.selector import ProjectionChoice, ProjectionOptions
 from penstock.spark.sql.answer_files import AnswersFull
@@ -307,41 +307,41 @@ def test_a_query_that_insists_is_told_why_none_fits(world: RouterWorld) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "moment"),
+    ("moment", "damages"),
     [
-        *(
-            (damage, "used before")
-            for damage in ("cut", "empty", "gone", "overwritten", "a folder")
-        ),
-        *((damage, "after a restart") for damage in ("cut", "gone")),
+        ("used before", ("cut", "empty", "gone", "overwritten", "a folder")),
+        ("after a restart", ("cut", "gone")),
     ],
 )
-def test_a_damaged_file_counts_as_not_made(world: RouterWorld, damage: str, moment: str) -> None:
+def test_a_damaged_file_counts_as_not_made(
+    world: RouterWorld, moment: str, damages: tuple[str, ...]
+) -> None:
     world.data.publish("sales", sales(1), JANUARY)
     world.data.publish("sales", sales(2), FEBRUARY)
     world.make()
     world.check("by day")
-    path, _ = world.files()
-    whole = path.read_bytes()
-    if damage in {"gone", "a folder"}:
-        path.unlink()
-    if damage == "a folder":
-        path.mkdir()
-    elif damage != "gone":
-        left = {"cut": whole[:-9], "empty": b"", "overwritten": b"x" * len(whole)}[damage]
-        path.write_bytes(left)
-    if moment == "after a restart":
-        world.router()
-        world.ask()
-        world.last.maker.work()  # it looks what is there
-    # Its rows are read in the same query.
-    world.check("by day", wish=FORCED)
-    if damage == "a folder":
-        return  # it stays for whoever made it
-    world.make()
-    world.check("by day")
-    assert len(world.files()) == 2
-    assert all(path.stat().st_size > 100 for path in world.files())
+    for damage in damages:
+        path, _ = world.files()
+        whole = path.read_bytes()
+        if damage in {"gone", "a folder"}:
+            path.unlink()
+        if damage == "a folder":
+            path.mkdir()
+        elif damage != "gone":
+            left = {"cut": whole[:-9], "empty": b"", "overwritten": b"x" * len(whole)}[damage]
+            path.write_bytes(left)
+        if moment == "after a restart":
+            world.router()
+            world.ask()
+            world.last.maker.work()  # it looks what is there
+        # Its rows are read in the same query.
+        world.check("by day", wish=FORCED)
+        if damage == "a folder":
+            continue  # it stays for whoever made it
+        world.make()
+        world.check("by day")
+        assert len(world.files()) == 2
+        assert all(path.stat().st_size > 100 for path in world.files())
 
 
 def test_two_routers_make_the_same(world: RouterWorld) -> None:
@@ -454,37 +454,49 @@ ODD = table(
 )
 
 
-@pytest.mark.parametrize("key", ["__time", "text", "long", "real", "flat", "flag"])
-def test_values_of_every_type_survive_the_file(world: RouterWorld, key: str) -> None:
+def test_values_of_every_type_survive_the_file(world: RouterWorld) -> None:
+    keys = {
+        "__time": "long",
+        "text": "string",
+        "long": "long",
+        "real": "double",
+        "flat": "float",
+        "flag": "string",
+    }
     kinds = {"real": ("doubleMin", "doubleMax"), "flat": ("floatMin", "floatMax")}
     aggregators = [
         {"type": kind, "name": kind, "fieldName": name}
         for name, both in kinds.items()
         for kind in both
     ]
-    type_ = {"long": "long", "real": "double", "flat": "float"}.get(key, "string")
-    grouping = [] if key == "__time" else [{"type": type_, "name": key}]
+    aggregators.append({"type": "longMax", "name": "most", "fieldName": "long"})
     world.declare(
-        {
-            "type": "aggregate",
-            "name": "p",
-            "groupingColumns": ["__time"] if key == "__time" else grouping,
-            "aggregators": [*aggregators, {"type": "longMax", "name": "most", "fieldName": "long"}],
-        }
+        *(
+            {
+                "type": "aggregate",
+                "name": f"by {key}",
+                "groupingColumns": [key if key == "__time" else {"type": type_, "name": key}],
+                "aggregators": aggregators,
+            }
+            for key, type_ in keys.items()
+        )
     )
     world.data.publish("sales", ODD, JANUARY)
-    asked = (
-        f"SELECT {key}, COUNT(*) AS many, MIN(real) AS a, MAX(real) AS b, MIN(flat) AS c,"
-        f" MAX(flat) AS d, MAX(long) AS e FROM sales GROUP BY {key} ORDER BY {key}"
-    )
-    for insisting in (FORCED, None):
-        found, rows = world.ask(asked, insisting or ProjectionOptions()), world.ask(asked, ROWS)
-        if insisting is None:
-            assert found.projection == "p"
-        # As text: NaN is not itself, and -0.0 is no other number than 0.0.
-        assert str(found.table.to_pylist()) == str(rows.table.to_pylist())
-        assert found.column_types == rows.column_types
-        world.make(asked)
+    for key in keys:
+        asked = (
+            f"SELECT {key}, COUNT(*) AS many, MIN(real) AS a, MAX(real) AS b, MIN(flat) AS c,"
+            f" MAX(flat) AS d, MAX(long) AS e FROM sales GROUP BY {key} ORDER BY {key}"
+        )
+        rows = world.ask(asked, ROWS)
+        for insisting in (FORCED, None):
+            found = world.ask(asked, insisting or ProjectionOptions())
+            if insisting is None:
+                assert found.projection == f"by {key}"
+            # As text: NaN is not itself, and -0.0 is no other number than 0.0.
+            assert str(found.table.to_pylist()) == str(rows.table.to_pylist())
+            assert found.column_types == rows.column_types
+            if insisting:
+                world.last.maker.work()
 
 
 def test_a_lost_session_is_made_again(world: RouterWorld) -> None:
@@ -539,28 +551,33 @@ def test_who_is_slow_does_not_show_what_was_there_before(world: RouterWorld) -> 
     assert found.rows.to_pylist() == wanted.table.to_pylist()
 
 
-@pytest.mark.parametrize(
-    "error", [AnswersFull("no room"), EngineFailure("too large"), Unavailable("not written")]
-)
 def test_an_answer_that_cannot_be_kept_is_not_computed_again_from_the_rows(
-    world: RouterWorld,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    error: PenstockError,
+    world: RouterWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.data.publish("sales", sales(1), JANUARY)
     world.make()
-    fetched: list[DataFrame] = []
+    errors: list[PenstockError] = [
+        AnswersFull("no room"),
+        EngineFailure("too large"),
+        Unavailable("not written"),
+    ]
+    for error in errors:
+        fetched: list[DataFrame] = []
 
-    def fails(_: Fetcher, rows: DataFrame) -> FetchedAnswer:
-        fetched.append(rows)
-        raise error
+        def fails(
+            _: Fetcher,
+            rows: DataFrame,
+            fetched: list[DataFrame] = fetched,
+            error: PenstockError = error,
+        ) -> FetchedAnswer:
+            fetched.append(rows)
+            raise error
 
-    with monkeypatch.context() as patched:
-        patched.setattr(Fetcher, "fetch", fails)
-        with pytest.raises(type(error), match=str(error)):
-            world.ask()
-    assert len(fetched) == 1
+        with monkeypatch.context() as patched:
+            patched.setattr(Fetcher, "fetch", fails)
+            with pytest.raises(type(error), match=str(error)):
+                world.ask()
+        assert len(fetched) == 1
     assert not [text for text in caplog.messages if "projection" in text]
     world.check("by day")
 

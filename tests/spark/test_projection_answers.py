@@ -22,16 +22,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.indexing.specs.rows.projections import Projection
-from penstock.spark.connect.session import SparkSessions
-from penstock.spark.projections.catalog import plans
+from penstock.spark.connect.spark_sessions import SparkSessions
+from penstock.spark.ddl import ddl
 from penstock.spark.projections.matcher import matched_query, why_not
 from penstock.spark.projections.parsed_query import PARTS
 from penstock.spark.projections.plan import GroupingKey, ProjectionPlan
+from penstock.spark.projections.projection_catalog import plans
 from penstock.spark.projections.relation import summed
 from penstock.spark.projections.rewriter import nests
-from penstock.spark.schema_text import ddl
 from penstock.spark.sql.service import SQL_CONF
-from penstock.spark.tables.model import Columns
+from penstock.spark.tables.table_files import Columns
 
 pytestmark = pytest.mark.spark
 

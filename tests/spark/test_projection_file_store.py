@@ -10,7 +10,7 @@ import pytest
 from penstock.core.intervals import Interval
 from penstock.segments.deep_storage import DeepStore, files_below
 from penstock.segments.layout import is_segment_file, projection_file, projection_folder
-from penstock.segments.model import SegmentId
+from penstock.segments.segment import SegmentId
 from penstock.spark.projections.file_store import UNNEEDED_S, ProjectionFiles
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss

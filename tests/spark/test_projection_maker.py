@@ -14,14 +14,14 @@ from table_kit import GivenTables
 from penstock.core.intervals import Interval
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.segments.layout import projection_file
-from penstock.spark.connect.session import SparkDiskFull
-from penstock.spark.projections import builder as making
+from penstock.spark.connect.spark_sessions import SparkDiskFull
+from penstock.spark.projections import projection_builder as making
 from penstock.spark.projections.build_job import ProjectionFileReport, ProjectionFolder
-from penstock.spark.projections.builder import BuilderOptions, ProjectionBuilder
-from penstock.spark.projections.catalog import ProjectionCatalog
 from penstock.spark.projections.file_store import ProjectionFiles
 from penstock.spark.projections.plan import GroupingKey, Measure, ProjectionPlan
-from penstock.spark.tables.model import Columns, TableFile
+from penstock.spark.projections.projection_builder import BuilderOptions, ProjectionBuilder
+from penstock.spark.projections.projection_catalog import ProjectionCatalog
+from penstock.spark.tables.table_files import Columns, TableFile
 from penstock.testing.clock import VirtualClock
 
 COLUMNS = (("__time", "timestamp"), ("name", "string"))

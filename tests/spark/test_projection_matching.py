@@ -18,10 +18,10 @@ from projection_kit import COLUMNS, aggregator, plan, virtual
 
 from penstock.core.sql_text import tokens
 from penstock.indexing.specs.rows.projections import Projection
-from penstock.spark.projections.catalog import plans
 from penstock.spark.projections.matcher import matched_query, why_not
 from penstock.spark.projections.parsed_query import read
 from penstock.spark.projections.plan import ProjectionPlan
+from penstock.spark.projections.projection_catalog import plans
 
 HOURLY = plan(
     "__gran",

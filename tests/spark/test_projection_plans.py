@@ -11,7 +11,7 @@ from projection_kit import COLUMNS, METRICS, aggregator, plan, projection, virtu
 
 from penstock.core.intervals import Granularity
 from penstock.indexing.specs.rows.projections import Projection
-from penstock.spark.projections.catalog import plans
+from penstock.spark.projections.projection_catalog import plans
 
 
 def keys(*grouping: str, **more: object) -> dict[str, str]:

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException
 
-from penstock.spark.connect.server import SparkServer
-from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
+from penstock.spark.connect.spark_server import SparkServer
+from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from penstock.indexing.batch.engine import BatchRequest, ExternalInput, Partitioning
+from penstock.indexing.batch.batch_engine import BatchRequest, ExternalInput, Partitioning
 from penstock.indexing.engine import EngineFailure
 from penstock.indexing.specs import DataSchema, parse_data_schema
 from penstock.indexing.specs.input_formats import JsonFormat
 from penstock.indexing.specs.inputs import InputSource
-from penstock.spark.batch.engine import SparkBatchEngine
-from penstock.spark.connect.session import SparkRefusal, SparkSessions
+from penstock.spark.batch.spark_batch_engine import SparkBatchEngine
+from penstock.spark.connect.spark_sessions import SparkRefusal, SparkSessions
 from penstock.spark.transforms.transform_errors import translate_transform_errors
 
 RAISED = "[USER_RAISED_EXCEPTION] too large SQLSTATE: P0001"

@@ -20,9 +20,9 @@ from penstock.indexing.engine import PersistResult, RowCounts, StreamRange
 from penstock.indexing.source import KafkaClients
 from penstock.indexing.source.kafka import KafkaSupplier
 from penstock.indexing.specs import DataSchema, parse_data_schema
-from penstock.indexing.specs.rows.records import KafkaFormat
-from penstock.spark.connect.session import SparkSessions
-from penstock.spark.engine import SparkEngine, SparkEngineOptions
+from penstock.indexing.specs.rows.stream_formats import KafkaFormat
+from penstock.spark.connect.spark_sessions import SparkSessions
+from penstock.spark.spark_engine import SparkEngine, SparkEngineOptions
 
 pytestmark = pytest.mark.spark
 

@@ -15,7 +15,7 @@ from penstock.core.threads import Deaths
 from penstock.indexing.engine import EngineFailure
 from penstock.spark.connect import running_calls as running_module
 from penstock.spark.connect.running_calls import RunningCall
-from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
+from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
 from penstock.spark.sql.service import SqlQuery, SqlService
 from penstock.testing.clock import VirtualClock
 

@@ -7,10 +7,14 @@ import os
 import pytest
 
 from penstock.core.errors import InvalidRequest
-from penstock.spark.connect import session
-from penstock.spark.connect.server import SparkServer
-from penstock.spark.connect.session import EngineUnavailable, SparkSessionOptions, SparkSessions
+from penstock.spark.connect import spark_sessions
 from penstock.spark.connect.session_kind import ProcessSessionKind
+from penstock.spark.connect.spark_server import SparkServer
+from penstock.spark.connect.spark_sessions import (
+    EngineUnavailable,
+    SparkSessionOptions,
+    SparkSessions,
+)
 from penstock.spark.flow.sql import SparkSQL
 from penstock.testing.flow import ProcessorRunner
 
@@ -22,7 +26,7 @@ MODE = "SPARK_CONNECT_MODE_ENABLED"
 def kind(monkeypatch: pytest.MonkeyPatch) -> ProcessSessionKind:
     """The kind of a process that has no session yet."""
     made = ProcessSessionKind()
-    monkeypatch.setattr(session, "PROCESS_SESSION_KIND", made)
+    monkeypatch.setattr(spark_sessions, "PROCESS_SESSION_KIND", made)
     monkeypatch.delenv(MODE, raising=False)
     return made
 

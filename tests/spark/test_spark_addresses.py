@@ -7,8 +7,8 @@ import pytest
 from penstock.core.errors import InvalidRequest
 from penstock.flow.processor import InvalidConfiguration
 from penstock.services.options import resolution
-from penstock.spark.connect.address import ConnectAddress, shown
-from penstock.spark.connect.session import SparkSessionOptions
+from penstock.spark.connect.connect_address import ConnectAddress, shown
+from penstock.spark.connect.spark_sessions import SparkSessionOptions
 from penstock.spark.flow.sql import SparkSQL
 
 MALFORMED = {

@@ -15,7 +15,7 @@ from penstock.core.errors import InvalidRequest, NotFound, PenstockError
 from penstock.core.intervals import Interval
 from penstock.services.api.router import TableRoutes
 from penstock.spark.datasource import PenstockSource
-from penstock.spark.tables.columns import union_columns
+from penstock.spark.tables.table_columns import union_columns
 from penstock.spark.views import table as scanned_by_the_jvm
 from penstock.storage.sqlite_urls import sqlite_url
 

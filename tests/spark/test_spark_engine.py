@@ -27,8 +27,8 @@ from penstock.indexing.engine import (
     TopicRange,
 )
 from penstock.indexing.specs import DataSchema, parse_data_schema
-from penstock.spark.connect.session import SparkSessions
-from penstock.spark.engine import SparkEngine, SparkEngineOptions
+from penstock.spark.connect.spark_sessions import SparkSessions
+from penstock.spark.spark_engine import SparkEngine, SparkEngineOptions
 
 pytestmark = pytest.mark.spark
 

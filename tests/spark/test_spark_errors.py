@@ -25,8 +25,8 @@ from penstock.indexing.engine import (
     EngineUnavailable,
     InputUnavailable,
 )
-from penstock.spark.connect.server import SparkServer
-from penstock.spark.connect.session import (
+from penstock.spark.connect.spark_server import SparkServer
+from penstock.spark.connect.spark_sessions import (
     SparkDiskFull,
     SparkRefusal,
     SparkSessionOptions,

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from penstock.flow.graph.yaml_reader import read_flow
 from penstock.services.demo.flights import read_flights, write_airlines
 from penstock.services.examples import example
-from penstock.spark.connect.server import SparkServer
+from penstock.spark.connect.spark_server import SparkServer
 from penstock.spark.flow.service_spark import SERVICE_SPARK
 from penstock.spark.flow.sql import SparkSQL
 from penstock.testing.flow import ProcessorRunner

@@ -15,7 +15,7 @@ from penstock.core.errors import Dependency, InvalidRequest
 from penstock.core.read_guard import READ_GUARD, ReadGuard
 from penstock.flow.processor import InvalidConfiguration, Processor, PropertyValue
 from penstock.flow.user_modules import SERVICE_MODULES, FlowModules
-from penstock.spark.connect.server import SparkServer
+from penstock.spark.connect.spark_server import SparkServer
 from penstock.spark.flow.builtin import SPARK_PROCESSORS
 from penstock.spark.flow.script import SparkScript
 from penstock.spark.flow.service_spark import SERVICE_SPARK
@@ -436,7 +436,7 @@ def test_a_wrong_configuration_names_the_property(
 
 
 def test_the_table_names_what_is_there() -> None:
-    from penstock.flow.processor.registry import ProcessorRegistry
+    from penstock.flow.processor.processor_registry import ProcessorRegistry
 
     registry = ProcessorRegistry(SPARK_PROCESSORS)
     assert {registry.find(name) for name in registry.names()} == {SparkSQL, SparkScript}

@@ -32,10 +32,10 @@ from penstock.indexing.engine import (
 from penstock.indexing.specs import parse_data_schema
 from penstock.services.host.liveness import greet
 from penstock.spark.connect.java import VECTOR_MODULE
-from penstock.spark.connect.server import SparkServer
-from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
-from penstock.spark.engine import SparkEngine
+from penstock.spark.connect.spark_server import SparkServer
+from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
 from penstock.spark.pipeline import ENGINE_CONF
+from penstock.spark.spark_engine import SparkEngine
 
 # Some start a Spark of their own: half a minute alone, minutes on a machine that is busy.
 pytestmark = pytest.mark.timeout(900)
@@ -178,7 +178,7 @@ def test_the_jvm_dies_with_its_parent(tmp_path: Path) -> None:
 import os, sys
 from pathlib import Path
 from penstock.core.clock import SystemClock
-from penstock.spark.connect.server import SparkServer, SparkServerOptions
+from penstock.spark.connect.spark_server import SparkServer, SparkServerOptions
 folders = [Path({str(tmp_path)!r}) / name for name in ("run", "log", "tmp", "cache")]
 server = SparkServer(SparkServerOptions(*folders), SystemClock(), {environment!r})
 server.start()

@@ -11,7 +11,7 @@ import pytest
 from data_folder_kit import DataFolder, table
 from pyspark.sql import SparkSession
 
-from penstock.broker.http_client import BrokerClient
+from penstock.broker.broker_client import BrokerClient
 
 pytestmark = pytest.mark.spark
 

@@ -19,14 +19,19 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import Unavailable
 from penstock.core.intervals import Granularity
 from penstock.indexing.specs import DataSchema, parse_data_schema
-from penstock.spark.chunks import TimeLimits, by_chunk, cut_sorted, in_order, keep_within
-from penstock.spark.columns import folded_columns, output_columns, row_shape
-from penstock.spark.connect import server
+from penstock.spark.connect import spark_server
 from penstock.spark.connect.class_archive import archive_options, makes_archive
 from penstock.spark.connect.java import VECTOR_MODULE, find_java
-from penstock.spark.connect.server import SparkServerOptions, kill_leftover, prepare, remote_address
 from penstock.spark.connect.server_settings import with_retries
-from penstock.spark.connect.session import shown
+from penstock.spark.connect.spark_server import (
+    SparkServerOptions,
+    kill_leftover,
+    prepare,
+    remote_address,
+)
+from penstock.spark.connect.spark_sessions import shown
+from penstock.spark.row_chunks import TimeLimits, by_chunk, cut_sorted, in_order, keep_within
+from penstock.spark.schema_columns import folded_columns, output_columns, row_shape
 from penstock.spark.topic.bad_files import (
     BadFileWriter,
     BadRecord,
@@ -34,8 +39,8 @@ from penstock.spark.topic.bad_files import (
     count_records,
     list_bad_files,
 )
+from penstock.spark.topic.offset_splits import SourceRange, cut
 from penstock.spark.topic.row_shape import TIME_TYPE, FieldType
-from penstock.spark.topic.splits import SourceRange, cut
 from penstock.spark.transforms.identifiers import in_backticks, names_in
 from penstock.storage.disk import OsFileSystem
 
@@ -410,21 +415,21 @@ def test_a_class_archive_that_was_not_completed_can_be_made_again(
             written.write_bytes(start.to_bytes(4, "little"))
             os.truncate(written, size)
 
-    monkeypatch.setattr(server, "SparkServer", Stopped)
-    monkeypatch.setattr(server, "_load_classes", lambda *_: None)
+    monkeypatch.setattr(spark_server, "SparkServer", Stopped)
+    monkeypatch.setattr(spark_server, "_load_classes", lambda *_: None)
     for _ in range(2):
         if is_made:
-            assert server.prepare_spark(cache, os.environ, SystemClock())
-            assert not server.prepare_spark(cache, os.environ, SystemClock())
+            assert spark_server.prepare_spark(cache, os.environ, SystemClock())
+            assert not spark_server.prepare_spark(cache, os.environ, SystemClock())
             break
         with pytest.raises(Unavailable, match=r"did not write its class archive into .*400 MB"):
-            server.prepare_spark(cache, os.environ, SystemClock())
+            spark_server.prepare_spark(cache, os.environ, SystemClock())
     assert len(list(cache.iterdir())) == is_made
 
 
 def test_no_class_archive_is_made_where_java_could_not_name_it(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="its path has no colon"):
-        server.prepare_spark(tmp_path / "a:b", os.environ, SystemClock())
+        spark_server.prepare_spark(tmp_path / "a:b", os.environ, SystemClock())
 
 
 def test_archives_of_removed_environments_are_deleted_too(tmp_path: Path) -> None:

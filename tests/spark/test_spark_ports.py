@@ -26,8 +26,8 @@ from hostile_client_kit import (
 )
 
 from penstock.core.errors import InvalidRequest
-from penstock.spark.connect.server import SparkServer, SparkServerOptions, prepare
-from penstock.spark.connect.session import (
+from penstock.spark.connect.spark_server import SparkServer, SparkServerOptions, prepare
+from penstock.spark.connect.spark_sessions import (
     EngineUnavailable,
     SparkSessionOptions,
     SparkSessions,
@@ -53,7 +53,7 @@ print(json.dumps(answers))
 # prints what Spark makes of a variable, and the secrets of its Spark and of another one.
 CLASSIC = """
 import sys
-from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
+from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
 
 substituted = {"spark.sql.variable.substitute": "true"}
 sessions = SparkSessions(SparkSessionOptions("local[2]", conf=substituted))

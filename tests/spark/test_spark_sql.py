@@ -23,9 +23,9 @@ from penstock.core.sql_text import tokens
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.indexing.specs.rows.declared_projections import DeclaredProjections
 from penstock.spark.connect.running_calls import RunningCall
-from penstock.spark.connect.session import SparkDiskFull, SparkSessions
+from penstock.spark.connect.spark_sessions import SparkDiskFull, SparkSessions
+from penstock.spark.sql.query_statement import Statement
 from penstock.spark.sql.service import SQL_CONF, SqlOptions, SqlQuery, SqlResult, SqlService
-from penstock.spark.sql.statement import Statement
 from penstock.spark.tables import Feeder, TableFile, Tables, TableSource
 
 pytestmark = pytest.mark.spark
@@ -491,11 +491,11 @@ def test_what_was_cancelled_gives_its_cores_back(sessions: SparkSessions, statem
     try:
         with ThreadPoolExecutor(2) as pool:
             # Each a little later, so that planning is cut in many places.
-            for turn in range(8):
+            for turn in range(5):
                 queries = [SqlQuery(statement, query_id=name) for name in ("one", "other")]
                 runs = [pool.submit(service.query, query) for query in queries]
                 assert all(tables.asked.acquire(timeout=60) for _ in runs)
-                for _ in range(2 * turn):
+                for _ in range(4 * turn):
                     assert sessions.get().range(1).schema  # needs no core
                 for query, run in zip(queries, runs, strict=True):
                     assert service.cancel(query.query_id)

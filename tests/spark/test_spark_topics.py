@@ -14,7 +14,7 @@ from pyspark.sql import functions as sf
 from servers_kit import running_broker
 
 from conftest import MakeTopic
-from penstock.broker.http_client import BrokerClient
+from penstock.broker.broker_client import BrokerClient
 from penstock.indexing.engine import TopicRange
 
 pytestmark = pytest.mark.spark

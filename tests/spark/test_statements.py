@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
-from penstock.spark.sql.statement import read_statement, with_stored_names
+from penstock.spark.sql.query_statement import read_statement, with_stored_names
 from penstock.spark.sql_guard import (
     error_without_places,
     place_in,

@@ -19,8 +19,8 @@ from penstock.indexing.engine import PersistRequest, RowCounts, TopicRange
 from penstock.indexing.specs import DataSchema, parse_data_schema
 from penstock.indexing.specs.input_formats import CsvFormat, TsvFormat
 from penstock.spark.batch.input.delimited import DelimitedParser
-from penstock.spark.engine import SparkEngine
 from penstock.spark.messages.delimited import DelimitedMessages
+from penstock.spark.spark_engine import SparkEngine
 from penstock.spark.topic.parse import ParsedRows
 from penstock.spark.topic.row_shape import FieldType, RowShape, TimeField
 

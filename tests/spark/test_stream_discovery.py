@@ -21,10 +21,10 @@ from penstock.indexing.engine import (
 )
 from penstock.indexing.specs import DataSchema, parse_data_schema
 from penstock.indexing.specs.input_formats import CsvFormat
-from penstock.spark.batch.input.discovery import Found, merge_found
-from penstock.spark.connect.session import SparkSessions
-from penstock.spark.engine import SparkEngine
+from penstock.spark.batch.input.dimension_discovery import Found, merge_found
+from penstock.spark.connect.spark_sessions import SparkSessions
 from penstock.spark.messages.found_columns import json_columns
+from penstock.spark.spark_engine import SparkEngine
 from penstock.testing.clock import VirtualClock
 
 pytestmark = pytest.mark.spark

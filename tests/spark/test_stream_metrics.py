@@ -23,7 +23,7 @@ from table_kit import GivenTables
 from conftest import MakeTopic
 from penstock.core.clock import SystemClock
 from penstock.core.intervals import Interval
-from penstock.indexing.batch.engine import Partitioning, SegmentInput
+from penstock.indexing.batch.batch_engine import Partitioning, SegmentInput
 from penstock.indexing.batch.metric_merge import KeptRows, carried
 from penstock.indexing.engine import (
     DataFile,
@@ -34,11 +34,11 @@ from penstock.indexing.engine import (
     TopicRange,
 )
 from penstock.indexing.specs import DataSchema, parse_data_schema
-from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.options import SparkBatchOptions
-from penstock.spark.columns import folded_columns, output_columns
-from penstock.spark.connect.session import SparkSessions
-from penstock.spark.engine import SparkEngine, SparkEngineOptions
+from penstock.spark.batch.spark_batch_engine import SparkBatchEngine
+from penstock.spark.connect.spark_sessions import SparkSessions
+from penstock.spark.schema_columns import folded_columns, output_columns
+from penstock.spark.spark_engine import SparkEngine, SparkEngineOptions
 from penstock.spark.sql.service import SqlQuery, SqlService
 from penstock.spark.tables import TableFile
 

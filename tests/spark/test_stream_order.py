@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from conftest import MakeTopic
-    from penstock.spark.engine import SparkEngine
+    from penstock.spark.spark_engine import SparkEngine
 
 JANUARY = Interval.parse("2013-01-01/2013-02-01")
 SHOPS = ("d", "b", "a", "c", "b")

@@ -18,8 +18,8 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.engine import EngineFailure, EngineLost, EngineUnavailable
 from penstock.services.host.restart_policy import ChildLife
-from penstock.spark.connect import session
-from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
+from penstock.spark.connect import spark_sessions
+from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
 from penstock.spark.sql.crash_suspects import (
     ENDS_MAX,
     SUSPECTS_MAX,
@@ -222,7 +222,7 @@ def test_a_spark_whose_port_closes_a_moment_after_its_calls_failed_has_ended(
     error: EngineLost, without_wait: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if without_wait:  # only an error for lack of memory makes it wait
-        monkeypatch.setattr(session, "ENDING_S", 0.0)
+        monkeypatch.setattr(spark_sessions, "ENDING_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
 
         def end() -> None:
@@ -236,7 +236,7 @@ def test_a_spark_whose_port_closes_a_moment_after_its_calls_failed_has_ended(
 
 
 def test_a_spark_whose_port_stays_open_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "ENDING_S", 0.0)
+    monkeypatch.setattr(spark_sessions, "ENDING_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         sessions = SparkSessions(SparkSessionOptions(f"sc://127.0.0.1:{server.getsockname()[1]}"))
         assert not sessions.has_ended(SystemClock(), LOST)

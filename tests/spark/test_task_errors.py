@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from table_kit import GivenTables
 
-from penstock.indexing.batch.engine import SqlInput
-from penstock.indexing.batch.sql.statement import parse_ingest
+from penstock.indexing.batch.batch_engine import SqlInput
+from penstock.indexing.batch.sql.ingest_statement import parse_ingest
 from penstock.spark.batch.batch_run import BatchSessions
 from penstock.spark.connect.running_calls import RunningCall
-from penstock.spark.connect.session import SparkRefusal, SparkSessions
+from penstock.spark.connect.spark_sessions import SparkRefusal, SparkSessions
 
 pytestmark = pytest.mark.spark
 

@@ -12,7 +12,7 @@ from pydantic import JsonValue, TypeAdapter
 
 from penstock.core.errors import InvalidRequest, NotFound
 from penstock.core.read_guard import READ_GUARD, ReadGuard
-from penstock.indexing.batch.engine import ExternalInput
+from penstock.indexing.batch.batch_engine import ExternalInput
 from penstock.indexing.engine import FileRange
 from penstock.indexing.source.folder import FolderSupplier
 from penstock.indexing.specs.input_formats import TsvFormat
@@ -20,8 +20,8 @@ from penstock.indexing.specs.inputs import ExternTable, InputSource
 from penstock.services.host.private_files import read_guard
 from penstock.services.options.table import PenstockOptions
 from penstock.spark.batch.input.file_finder import FileFinder
+from penstock.spark.batch.input.file_splits import InputFile
 from penstock.spark.batch.input.open_files import opened
-from penstock.spark.batch.input.splits import InputFile
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.topic.record_locations import as_source, read_place
 from penstock.storage.disk import OsFileSystem

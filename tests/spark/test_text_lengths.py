@@ -16,7 +16,7 @@ from stream_kit import persist_request
 from penstock.core.intervals import ETERNITY
 from penstock.indexing.engine import MergeRequest
 from penstock.indexing.specs import SpecError, parse_data_schema
-from penstock.spark.batch.engine import SparkBatchEngine, SparkBatchOptions
+from penstock.spark.batch.spark_batch_engine import SparkBatchEngine, SparkBatchOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from conftest import MakeTopic
     from penstock.indexing.engine import DataFile
-    from penstock.spark.connect.session import SparkSessions
-    from penstock.spark.engine import SparkEngine
+    from penstock.spark.connect.spark_sessions import SparkSessions
+    from penstock.spark.spark_engine import SparkEngine
 
 SHOP: dict[str, JsonValue] = {"name": "shop", "maxStringLength": 3}
 

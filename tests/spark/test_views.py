@@ -9,8 +9,8 @@ import pytest
 from penstock.core.intervals import Interval
 from penstock.indexing.engine import EngineFailure
 from penstock.spark import views
-from penstock.spark.tables.columns import union_columns
-from penstock.spark.tables.model import TableFile
+from penstock.spark.tables.table_columns import union_columns
+from penstock.spark.tables.table_files import TableFile
 from penstock.spark.views import Views
 
 

@@ -15,7 +15,7 @@ from penstock.spark.messages.formats import MetadataColumns, TextFormat
 from penstock.spark.messages.found_columns import metadata_column_types
 from penstock.spark.messages.headers import header_texts
 from penstock.spark.messages.keys import KeyReader
-from penstock.spark.messages.records import RecordRows
+from penstock.spark.messages.record_rows import RecordRows
 from penstock.spark.topic.coerce import (
     Json,
     UnparseableError,
@@ -25,8 +25,8 @@ from penstock.spark.topic.coerce import (
     row_of_object,
 )
 from penstock.spark.topic.parse import ParsedRows
-from penstock.spark.topic.records import WholeRecords, whole_records
 from penstock.spark.topic.row_shape import TIME_COLUMN, FieldType, RowShape, TimeField
+from penstock.spark.topic.whole_records import WholeRecords, whole_records
 from penstock.storage.queue.log_reader import MessageSlice
 
 JSON = TextFormat()

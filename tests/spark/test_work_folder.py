@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.core import parquet_bounds
-from penstock.flow.processors.records.formats.protocols import BadRecords
+from penstock.flow.processors.records.formats.format_protocols import BadRecords
 from penstock.spark.flow.work_folder import WorkFolder
 
 LENGTH = 100_000

@@ -20,10 +20,10 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.host_memory import total_memory_bytes
 from penstock.indexing.engine import EngineFailure
 from penstock.spark.batch import batch_run
-from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.batch.scan import ScanWork, scan_pieces
-from penstock.spark.connect.session import SparkSessions
+from penstock.spark.batch.spark_batch_engine import SparkBatchEngine
+from penstock.spark.connect.spark_sessions import SparkSessions
 from penstock.spark.connect.worker_memory import limit_bytes, translate_memory_errors
 from penstock.spark.pieces import limited
 

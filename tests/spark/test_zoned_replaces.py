@@ -11,15 +11,15 @@ from table_kit import GivenTables
 
 from penstock.core.intervals import ETERNITY, Granularity, Interval, format_time, parse_time
 from penstock.indexing.batch.input_segments import visible_segments
-from penstock.indexing.batch.sql.statement import parse_ingest
+from penstock.indexing.batch.sql.ingest_statement import parse_ingest
 from penstock.indexing.ports import TaskState
-from penstock.spark.batch.engine import SparkBatchEngine, SparkBatchOptions
+from penstock.spark.batch.spark_batch_engine import SparkBatchEngine, SparkBatchOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from penstock.spark.connect.session import SparkSessions
+    from penstock.spark.connect.spark_sessions import SparkSessions
 
 pytestmark = pytest.mark.spark
 

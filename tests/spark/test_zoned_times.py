@@ -26,10 +26,10 @@ from penstock.core.intervals import (
 )
 from penstock.indexing.engine import DivideRequest, MergeRequest
 from penstock.indexing.specs import parse_data_schema
-from penstock.spark.batch.engine import SparkBatchEngine, SparkBatchOptions
-from penstock.spark.chunks import truncated
+from penstock.spark.batch.spark_batch_engine import SparkBatchEngine, SparkBatchOptions
 from penstock.spark.expressions import chunk_number
 from penstock.spark.expressions import truncated as truncated_on_spark
+from penstock.spark.row_chunks import truncated
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
     from conftest import MakeTopic
     from penstock.indexing.engine import DataFile
-    from penstock.spark.connect.session import SparkSessions
-    from penstock.spark.engine import SparkEngine
+    from penstock.spark.connect.spark_sessions import SparkSessions
+    from penstock.spark.spark_engine import SparkEngine
 
 pytestmark = pytest.mark.spark
 

@@ -13,7 +13,7 @@ from fault_cases_kit import FaultCases, FaultPlan, count_single
 
 from penstock.core.errors import Closed, PenstockError
 from penstock.storage.content.claims import ContentClaim
-from penstock.storage.content.repository import ContentOptions, ContentRepository
+from penstock.storage.content.content_repository import ContentOptions, ContentRepository
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.storage.content.repository import ContentOptions, ContentRepository
+from penstock.storage.content.content_repository import ContentOptions, ContentRepository
 from penstock.storage.content.resources import Resource
 from penstock.storage.disk import OsFileSystem
 from penstock.testing.clock import VirtualClock

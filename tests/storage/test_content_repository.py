@@ -23,7 +23,7 @@ from penstock.core.errors import (
     Unavailable,
 )
 from penstock.storage.content.claims import UNKNOWN_CHECKSUM, ContentClaim, ResourceClaim
-from penstock.storage.content.repository import ContentOptions, ContentRepository
+from penstock.storage.content.content_repository import ContentOptions, ContentRepository
 from penstock.storage.disk import OsFileSystem
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem

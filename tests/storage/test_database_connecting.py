@@ -14,8 +14,8 @@ from psycopg import OperationalError
 from psycopg.pq import PGconn, TransactionStatus
 
 from penstock.core.errors import NotFound, Unavailable
-from penstock.storage.databases.address import DatabaseAddress
-from penstock.storage.databases.postgres import opened
+from penstock.storage.databases.database_address import DatabaseAddress
+from penstock.storage.databases.postgres_reader import opened
 from penstock.storage.metadata.backends.bounded_connection import BoundedConnection
 from penstock.testing.clock import VirtualClock
 

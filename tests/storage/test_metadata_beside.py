@@ -6,7 +6,7 @@ import pytest
 
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import AllocateRequest, PublishRequest, SegmentRow, segment_id
-from penstock.storage.metadata.chunks import chunks_of, enclosing_interval, visible_chunks
+from penstock.storage.metadata.chunk_summaries import chunks_of, enclosing_interval, visible_chunks
 
 DAY = Interval(0, 86_400_000)
 NEXT_DAY = Interval(DAY.end_ms, 2 * DAY.end_ms)

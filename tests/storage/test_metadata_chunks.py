@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.intervals import Interval
-from penstock.storage.metadata.chunks import ChunkSummary, not_hidden, visible_chunks
+from penstock.storage.metadata.chunk_summaries import ChunkSummary, not_hidden, visible_chunks
 
 chunks = st.builds(
     lambda at, length, version, core: ChunkSummary.of(

@@ -47,7 +47,7 @@ from penstock.storage.metadata import (
     segment_id,
 )
 from penstock.storage.metadata.allocation import APPEND_VERSION
-from penstock.storage.metadata.chunks import (
+from penstock.storage.metadata.chunk_summaries import (
     chunks_of,
     enclosing_interval,
     not_hidden,

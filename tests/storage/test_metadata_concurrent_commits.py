@@ -20,7 +20,7 @@ from penstock.storage.metadata import (
     TaskRow,
     segment_id,
 )
-from penstock.storage.metadata.chunks import chunks_of, enclosing_interval, visible_chunks
+from penstock.storage.metadata.chunk_summaries import chunks_of, enclosing_interval, visible_chunks
 from penstock.storage.metadata.sql_database import ITEMS_PER_STATEMENT
 
 HOUR_MS = 3_600_000

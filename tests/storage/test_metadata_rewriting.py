@@ -12,10 +12,10 @@ from penstock.core.errors import Conflict, InvalidRequest
 from penstock.core.intervals import Interval
 from penstock.core.timeline.chunks import RootRange
 from penstock.segments.catalog import timeline_of
-from penstock.segments.model import Segment
+from penstock.segments.segment import Segment
 from penstock.segments.shard_spec import ShardSpec
 from penstock.storage.metadata import AllocateRequest, PublishRequest, SegmentRow
-from penstock.storage.metadata.chunks import chunks_of
+from penstock.storage.metadata.chunk_summaries import chunks_of
 
 DAY = Interval(0, 86_400_000)
 VERSION = "2026-01-01T00:00:00.000Z"

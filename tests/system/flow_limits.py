@@ -27,10 +27,10 @@ from penstock.core.clock import SystemClock
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.queue.queue import FlowFileQueue
 from penstock.flow.queue.queue_size import QueueOptions
-from penstock.flow.repository.changes import Changes
+from penstock.flow.repository.flowfile_repository import FlowFileRepository
 from penstock.flow.repository.options import RepositoryOptions
-from penstock.flow.repository.repository import FlowFileRepository
-from penstock.storage.content.repository import ContentOptions, ContentRepository
+from penstock.flow.repository.repository_changes import Changes
+from penstock.storage.content.content_repository import ContentOptions, ContentRepository
 from penstock.storage.disk import OsFileSystem
 
 STEPS: Final = 240

@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 import pytest
 from pydantic import JsonValue
 
-from penstock.broker.http_client import BrokerClient
+from penstock.broker.broker_client import BrokerClient
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError, Unavailable
-from penstock.services.demo.run import KillTarget, processes_of
+from penstock.services.demo.demo_run import KillTarget, processes_of
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.server_process import ServerProcess
-from penstock.services.http_client import JsonClient
+from penstock.services.json_client import JsonClient
 from penstock.services.sql_client import ask
 
 TOPIC = "load"

@@ -11,7 +11,7 @@ import pytest
 from serving_kit import until
 
 from penstock.core.errors import PenstockError
-from penstock.services.http_client import JsonClient
+from penstock.services.json_client import JsonClient
 from penstock.services.sql_client import ask
 from penstock.testing.server import LocalPenstock
 

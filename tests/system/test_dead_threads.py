@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.http_client import BrokerClient
+from penstock.broker.broker_client import BrokerClient
 from penstock.core.errors import PenstockError
 from penstock.services.host.restart_policy import RESTART_REQUESTED
 

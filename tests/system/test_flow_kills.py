@@ -23,7 +23,7 @@ from penstock.core.errors import PenstockError
 from penstock.core.uuids import RandomUuids
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.processor_state import decode_state
-from penstock.services.http_client import JsonClient
+from penstock.services.json_client import JsonClient
 from penstock.services.processors import registry_for
 from penstock.storage.disk import OsFileSystem
 from penstock.storage.metadata import MetadataStore

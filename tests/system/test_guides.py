@@ -12,7 +12,7 @@ import pytest
 from serving_kit import serving
 from walking_kit import FLOW_GUIDE, Walk, first_flow, in_a_process, steps_of
 
-from penstock.services.demo.run import processes_of
+from penstock.services.demo.demo_run import processes_of
 from penstock.testing.server import LocalPenstock
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]

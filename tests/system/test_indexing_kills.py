@@ -32,7 +32,7 @@ from load_kit import (
 )
 from postgres_server_kit import PostgresServer, require_binaries, running_server
 
-from penstock.broker.http_client import BrokerClient
+from penstock.broker.broker_client import BrokerClient
 from penstock.services.sql_client import ask
 
 MINUTES = float(os.environ.get("PENSTOCK_INDEXING_MINUTES", "0.3"))

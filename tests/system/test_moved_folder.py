@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from load_kit import HALF, PARTITIONS, TOPIC, Rig, compaction, events, running_rig
 
-from penstock.broker.http_client import BrokerClient
+from penstock.broker.broker_client import BrokerClient
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 

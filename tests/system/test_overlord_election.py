@@ -20,7 +20,7 @@ from worker_kit import wait_for
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Fenced
-from penstock.services.http_client import JsonClient
+from penstock.services.json_client import JsonClient
 from penstock.storage.metadata import MetadataStore, Term
 from penstock.storage.sqlite_urls import sqlite_url
 

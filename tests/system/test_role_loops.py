@@ -21,10 +21,10 @@ from druid_page_kit import endpoints
 from flow_uses_kit import use_flows
 from sql_uses_kit import use_sql
 
-from penstock.broker.http_client import BrokerClient
+from penstock.broker.broker_client import BrokerClient
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError
-from penstock.services.http_client import JsonClient
+from penstock.services.json_client import JsonClient
 from penstock.services.membership.leases import LeaseDirectory, LeaseView
 from penstock.services.membership.membership import BrokerFinder
 from penstock.services.options.table import PenstockOptions

@@ -21,10 +21,10 @@ from pathlib import Path
 import pytest
 from load_kit import PARTITIONS, SUPERVISOR, TOPIC, Load, Rig
 
-from penstock.broker.http_client import BrokerClient
+from penstock.broker.broker_client import BrokerClient
 from penstock.core.errors import PenstockError
 from penstock.services.host.process import free_port
-from penstock.services.http_client import JsonClient
+from penstock.services.json_client import JsonClient
 from penstock.services.sql_client import ask
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]

@@ -8,7 +8,7 @@ import pytest
 from held_file_kit import held_file
 from serving_kit import until
 
-from penstock.services.http_client import JsonClient
+from penstock.services.json_client import JsonClient
 from penstock.services.sql_client import ask
 from penstock.testing.server import LocalPenstock
 

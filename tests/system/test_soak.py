@@ -17,7 +17,7 @@ import pytest
 from load_kit import PARTITIONS, SUPERVISOR, TOPIC, Load, Rig, running_rig
 from soak_samples_kit import Sample, files_below, require_bounded, rows_of, uses_of
 
-from penstock.broker.http_client import BrokerClient
+from penstock.broker.broker_client import BrokerClient
 from penstock.services.sql_client import ask
 
 MINUTES = float(os.environ.get("PENSTOCK_SOAK_MINUTES", "0"))

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import pytest
 from serving_kit import until
 
-from penstock.services.demo.run import processes_of
-from penstock.services.http_client import JsonClient
+from penstock.services.demo.demo_run import processes_of
+from penstock.services.json_client import JsonClient
 from penstock.services.sql_client import ask
 from penstock.testing.server import LocalPenstock
 

@@ -37,7 +37,7 @@ from kinds_kit import (
 from load_kit import PARTITIONS, WHOLE, Load, Rig, compaction, running_rig
 from pydantic import JsonValue
 
-from penstock.broker.http_client import BrokerClient
+from penstock.broker.broker_client import BrokerClient
 from penstock.services.sql_client import ask
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(420)]

@@ -14,7 +14,7 @@ from worker_kit import RealWorker, fork_servers, freeze, is_alive, peon_processe
 
 from penstock.core.errors import Conflict
 from penstock.indexing.ports import HistoryPlace, TaskState
-from penstock.services.http_client import JsonClient
+from penstock.services.json_client import JsonClient
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 

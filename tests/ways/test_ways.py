@@ -27,7 +27,7 @@ LIMITS = {
 
 # Rings of three modules, each of which calls the next, and why they stay.
 RINGS = {
-    ("broker.channel.channel", "broker.channel.delivery", "broker.tcp.consumer"): (
+    ("broker.channel.channel", "broker.channel.delivery", "broker.tcp.connection_consumer"): (
         "a channel delivers to consumers through a protocol, and a client's FIN calls the channel"
     ),
     ("broker.channel.channel", "broker.channel.delivery", "broker.topics.topic"): (

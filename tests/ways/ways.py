@@ -46,7 +46,7 @@ RUNNERS: Final = {
     "mailbox.background_calls": "runs blocking calls on lanes, and what takes their outcomes",
     "mailbox.executor": "runs a command as mail, and passes its outcome to a future",
     "mailbox.lanes": "runs blocking calls on threads, the calls of one lane in order",
-    "mailbox.processor": "runs the mails and the default action of a mailbox",
+    "mailbox.mailbox_processor": "runs the mails and the default action of a mailbox",
     "mailbox.timers": "runs what is due, on the thread of its mailbox",
     "storage.queue.group_commit": "runs the sync passes of queues and journals on shared threads",
     "storage.metadata.sql_database": "runs the work of a transaction, again after a conflict",

@@ -16,13 +16,13 @@ from penstock.core.loop_stalls import LoopStalls
 if TYPE_CHECKING:
     from penstock.broker.client_registry import ClientRegistry
     from penstock.broker.lookupd.announcer import LookupdAnnouncer
-    from penstock.broker.memory.budget import MemoryBudget
+    from penstock.broker.memory.memory_budget import MemoryBudget
     from penstock.broker.options import BrokerOptions
     from penstock.broker.publish_admission import ByteBudget
     from penstock.broker.publisher import MessagePublisher
-    from penstock.broker.topics.changes import TopicChanges
     from penstock.broker.topics.channel_changes import ChannelChanges
-    from penstock.broker.topics.registry import Topics
+    from penstock.broker.topics.topic_changes import TopicChanges
+    from penstock.broker.topics.topic_registry import Topics
     from penstock.core.clock import Clock
 
 

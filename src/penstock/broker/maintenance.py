@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from penstock.broker.channel.channel import Channel
     from penstock.broker.memory.memory_queue import MessageQueue
-    from penstock.broker.topics.registry import Topics
     from penstock.broker.topics.topic import Topic
+    from penstock.broker.topics.topic_registry import Topics
     from penstock.core.clock import Clock
 
 

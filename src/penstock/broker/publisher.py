@@ -15,7 +15,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.broker.names import is_ephemeral
+from penstock.broker.topic_names import is_ephemeral
 from penstock.broker.topics.placement import ANYWHERE, PublishPlacement, require_partition
 from penstock.core.errors import Full, Unavailable
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.broker.maintenance import SizeBounds
-    from penstock.broker.topics.changes import TopicChanges
-    from penstock.broker.topics.registry import Topics
     from penstock.broker.topics.topic import Topic
+    from penstock.broker.topics.topic_changes import TopicChanges
+    from penstock.broker.topics.topic_registry import Topics
     from penstock.core.disk_space import DiskSpace
 
 

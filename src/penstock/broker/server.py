@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 import uvloop
 
 from penstock.broker.broker import Broker
+from penstock.broker.channel.channel_store import ChannelStore
 from penstock.broker.channel.feed import FeedOptions
 from penstock.broker.channel.persistence import JournalSyncs
-from penstock.broker.channel.store import ChannelStore
 from penstock.broker.file_limits import raise_descriptor_limit
 from penstock.broker.http.app import BrokerHttpApp
 from penstock.broker.http_server.guard import HttpGuard
@@ -31,7 +31,7 @@ from penstock.broker.http_server.server import ServedHttp
 from penstock.broker.lookupd.announcer import LookupdAnnouncer
 from penstock.broker.lookupd.topic_directory import ChannelInheritance, TopicDirectory
 from penstock.broker.maintenance import SizeBounds, retention_rounds, sync_leftovers
-from penstock.broker.memory.budget import MemoryBudget
+from penstock.broker.memory.memory_budget import MemoryBudget
 from penstock.broker.publish_admission import ByteBudget
 from penstock.broker.publisher import DeadLetterTopics, MessagePublisher
 from penstock.broker.security.auth_servers import AuthServers
@@ -43,15 +43,15 @@ from penstock.broker.tcp.listeners import (
     remove_unix_listener,
 )
 from penstock.broker.tcp.server import TcpServer
-from penstock.broker.topics.changes import TopicChanges
 from penstock.broker.topics.channel_changes import ChannelChanges
-from penstock.broker.topics.registry import Topics
+from penstock.broker.topics.topic_changes import TopicChanges
+from penstock.broker.topics.topic_registry import Topics
+from penstock.core.async_http_client import AsyncHttpClient
 from penstock.core.clock import SystemClock
 from penstock.core.disk_space import DiskSpace
 from penstock.core.errors import Closed, InvalidRequest
 from penstock.core.garbage_collection import freeze_new_objects
 from penstock.core.host_memory import keep_freed_memory
-from penstock.core.http_client import AsyncHttpClient
 from penstock.core.loop_stalls import LoopTicker
 from penstock.core.loop_tasks import keep_running, watch_loop
 from penstock.core.rate_limited_log import RateLimitedLog

@@ -18,7 +18,7 @@ from penstock.client.handler_pool import Handler, HandlerPool
 from penstock.client.inbox import Inbox
 from penstock.client.lookup import lookup_url
 from penstock.client.options import ConsumerOptions, Environment
-from penstock.client.v2 import wire
+from penstock.client.v2 import v2_protocol
 from penstock.core.errors import InvalidRequest, PenstockError, counted
 from penstock.core.loop_tasks import start_awaited
 
@@ -88,8 +88,8 @@ class Consumer:
         options: ConsumerOptions | None = None,
         environment: Environment | None = None,
     ) -> None:
-        self.topic = wire.require_name(topic, "topic")
-        self.channel = wire.require_name(channel, "channel")
+        self.topic = v2_protocol.require_name(topic, "topic")
+        self.channel = v2_protocol.require_name(channel, "channel")
         if not addresses and not lookup:
             raise InvalidRequest("a consumer needs `addresses` of servers, or of `lookup` services")
         if max_in_flight < 1:

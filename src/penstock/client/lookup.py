@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode, urlsplit
 
 from penstock.client.addresses import Address
+from penstock.core.async_http_client import AsyncHttpClient, shown_server
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
-from penstock.core.http_client import AsyncHttpClient, shown_server
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

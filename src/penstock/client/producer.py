@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Self
 
 from penstock.client.errors import AnswerLost, error_of
 from penstock.client.options import Environment, ProducerOptions
-from penstock.client.v2 import wire
-from penstock.client.v2.connection import NsqConnection, open_connection
+from penstock.client.v2 import v2_protocol
+from penstock.client.v2.nsq_connection import NsqConnection, open_connection
 from penstock.core.backoff import Backoff
 from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import Closed, InvalidRequest, PenstockError, Unavailable, counted
@@ -33,7 +33,7 @@ from penstock.core.loop_tasks import start_owned
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.client.v2.wire import Frame
+    from penstock.client.v2.v2_protocol import Frame
 
 
 class _Waiter:
@@ -269,13 +269,13 @@ class Producer:
         size = len(message)
         if not 0 < size <= self._options.max_message_bytes:
             raise self._wrong_size(size)
-        wire.require_name(topic, "topic")
+        v2_protocol.require_name(topic, "topic")
         if defer_ms is None:
-            data = wire.publish(topic, message)
+            data = v2_protocol.publish(topic, message)
         elif defer_ms < 0:
             raise InvalidRequest(f"defer_ms must be 0 or more, not {defer_ms}")
         else:
-            data = wire.publish_deferred(topic, defer_ms, message)
+            data = v2_protocol.publish_deferred(topic, defer_ms, message)
         await self._send(data, retry=retry)
 
     async def publish_many(
@@ -301,13 +301,13 @@ class Producer:
             if not 0 < extreme <= self._options.max_message_bytes:
                 raise self._wrong_size(extreme)
         limit = self._options.max_body_bytes
-        if (body_bytes := wire.batch_body_bytes(sizes)) > limit:
+        if (body_bytes := v2_protocol.batch_body_bytes(sizes)) > limit:
             raise InvalidRequest(
                 f"a batch of {counted(len(sizes), 'message')} has {body_bytes} bytes, the limit is "
                 f"{limit}: make it smaller, or raise max_body_bytes here and at the server"
             )
-        wire.require_name(topic, "topic")
-        await self._send(wire.publish_many(topic, messages), retry=retry)
+        v2_protocol.require_name(topic, "topic")
+        await self._send(v2_protocol.publish_many(topic, messages), retry=retry)
 
     # -- callbacks of the connection
 
@@ -315,11 +315,11 @@ class Producer:
         """Process answers."""
         sent = self._sent
         for frame in frames:
-            if isinstance(frame, wire.ResponseFrame) and sent:
+            if isinstance(frame, v2_protocol.ResponseFrame) and sent:
                 self._refused = None
                 self._complete(sent[0], None)
                 sent.popleft()  # last: if completing it raises, the end of the connection fails it
-            elif isinstance(frame, wire.ErrorFrame):
+            elif isinstance(frame, v2_protocol.ErrorFrame):
                 self._refuse(frame.data)
             else:
                 self._protest()

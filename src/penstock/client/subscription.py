@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.client.errors import error_of
 from penstock.client.message import Message
-from penstock.client.v2 import wire
-from penstock.client.v2.connection import NsqConnection, open_connection
+from penstock.client.v2 import v2_protocol
+from penstock.client.v2.nsq_connection import NsqConnection, open_connection
 from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import Unavailable
 
 if TYPE_CHECKING:
     from penstock.client.options import ConnectionOptions, Environment
-    from penstock.client.v2.wire import Frame
+    from penstock.client.v2.v2_protocol import Frame
     from penstock.core.errors import PenstockError
 
 _logger = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class Subscription:
         connection = await open_connection(self.address, options, self, environment)
         self._connection = connection
         try:
-            connection.send(wire.subscribe(topic, channel))
+            connection.send(v2_protocol.subscribe(topic, channel))
             await self._subscribed
         except BaseException:
             connection.close()
@@ -96,13 +96,13 @@ class Subscription:
     def set_ready(self, count: int) -> None:
         """Set the maximum number of messages in flight."""
         if count != self._ready and self._connection is not None and not self._closing:
-            self._connection.send(wire.ready(count))
+            self._connection.send(v2_protocol.ready(count))
             self._ready = count
 
     def start_close(self) -> None:
         """Request no further messages; `quiet` is set once the server sends none."""
         if self._connection is not None and not self._closing:
-            self._connection.send(wire.START_CLOSE)
+            self._connection.send(v2_protocol.START_CLOSE)
             self._closing = True
 
     def close(self) -> bool:
@@ -135,7 +135,7 @@ class Subscription:
         """Requeue a message."""
         if self._connection is None:
             return False
-        self._connection.send(wire.requeue(message_id, delay_ms))
+        self._connection.send(v2_protocol.requeue(message_id, delay_ms))
         self.in_flight -= 1
         self._receiver.answered()
         return True
@@ -144,7 +144,7 @@ class Subscription:
         """Extend the time-out of a message."""
         if self._connection is None:
             return False
-        self._connection.send(wire.touch(message_id))
+        self._connection.send(v2_protocol.touch(message_id))
         return True
 
     def _flush(self) -> None:
@@ -152,7 +152,7 @@ class Subscription:
         if not finished or self._connection is None:
             return
         try:
-            self._connection.send(wire.finish(finished))
+            self._connection.send(v2_protocol.finish(finished))
             self._receiver.answered()
         except Exception as error:  # noqa: BLE001 - answers are missing, so the connection must end
             text = f"{self.address}: cannot send answers: {error!r}; try again"
@@ -167,12 +167,12 @@ class Subscription:
                 self.in_flight += len(frame)
                 self.received_count += len(frame)
                 self._receiver.arrived([Message(*raw, self) for raw in frame])
-            elif isinstance(frame, wire.ErrorFrame):
+            elif isinstance(frame, v2_protocol.ErrorFrame):
                 self._take_error(frame.data)
-            elif frame.data == wire.CLOSE_WAIT:
+            elif frame.data == v2_protocol.CLOSE_WAIT:
                 self.quiet = True
                 self._receiver.answered()
-            elif frame.data == wire.OK and not self._subscribed.done():
+            elif frame.data == v2_protocol.OK and not self._subscribed.done():
                 self._subscribed.set_result(None)
 
     def disconnected(self, reason: PenstockError) -> None:

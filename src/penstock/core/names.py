@@ -3,8 +3,8 @@
 One rule for each kind of name, and one function that checks a name by its rule. Names are compared
 and stored in Unicode's normal form C, so that text that looks the same is the same name.
 
-Names of topics and channels follow NSQ's own rule (`penstock.broker.names`), which is ASCII. Names
-that an earlier release stored are not changed: see `spelling` and `known_name`.
+Names of topics and channels follow NSQ's own rule (`penstock.broker.topic_names`), which is ASCII.
+Names that an earlier release stored are not changed: see `spelling` and `known_name`.
 """
 
 from __future__ import annotations

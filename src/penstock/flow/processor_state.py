@@ -22,7 +22,7 @@ from typing import Final, Protocol
 import msgspec
 
 from penstock.core.errors import CorruptData, InvalidRequest
-from penstock.flow.repository.changes import Changes
+from penstock.flow.repository.repository_changes import Changes
 
 MAX_STATE_BYTES: Final = 1 << 20
 

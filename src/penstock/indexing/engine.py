@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     # Not at run time: the models take 21 MB, and the router reads no spec.
     from penstock.indexing.specs import DataSchema
     from penstock.indexing.specs.input_formats import CsvFormat, TsvFormat
-    from penstock.indexing.specs.rows.records import KafkaFormat
+    from penstock.indexing.specs.rows.stream_formats import KafkaFormat
 
 
 class EngineUnavailable(Unavailable):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.task_spec import TaskSpec
     from penstock.segments.deep_storage import PushedFile
-    from penstock.segments.model import SegmentId
+    from penstock.segments.segment import SegmentId
 
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from penstock.indexing import kafka_settings
-from penstock.indexing.specs.model import SpecModel
 from penstock.indexing.specs.sources.secret_values import EnvironmentSecret
+from penstock.indexing.specs.spec_base import SpecModel
 
 if TYPE_CHECKING:
     from penstock.indexing.specs import IoConfig

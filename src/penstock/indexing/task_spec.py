@@ -19,11 +19,11 @@ from penstock.core.intervals import parse_time
 from penstock.indexing.lock_intent import LockIntent
 from penstock.indexing.sequences import Offsets, offsets_to_json
 from penstock.indexing.specs import DataSchema, IoConfig, SupervisorSpec, TuningConfig
-from penstock.indexing.specs.batch.kinds import NoopSpec, parse_batch_task
+from penstock.indexing.specs.batch.batch_task_specs import NoopSpec, parse_batch_task
 from penstock.indexing.specs.errors import spec_error
 from penstock.indexing.specs.input_formats import DelimitedFormat
-from penstock.indexing.specs.model import SpecModel
-from penstock.indexing.specs.rows.records import KafkaFormat
+from penstock.indexing.specs.rows.stream_formats import KafkaFormat
+from penstock.indexing.specs.spec_base import SpecModel
 from penstock.indexing.specs.stream_config import TopicName
 from penstock.indexing.specs.task_context import (
     STREAMING_PRIORITY,

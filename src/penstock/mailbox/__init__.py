@@ -8,8 +8,8 @@ from penstock.mailbox.control import DefaultActionController, Suspension
 from penstock.mailbox.event_mail import EventMail, EventReceiver, IgnoredEvents
 from penstock.mailbox.executor import MailboxExecutor
 from penstock.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
-from penstock.mailbox.metrics import MailboxMetrics, MailboxStatistics, PeriodTimer
-from penstock.mailbox.processor import MailboxProcessor
+from penstock.mailbox.mailbox_metrics import MailboxMetrics, MailboxStatistics, PeriodTimer
+from penstock.mailbox.mailbox_processor import MailboxProcessor
 from penstock.mailbox.task_mailbox import MailboxState, TaskMailbox, WrongThread
 from penstock.mailbox.thread import MailboxThread
 from penstock.mailbox.timers import MailboxTimers, Timer

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from penstock.core.waits import WaitTable
     from penstock.mailbox.lanes import Lanes
-    from penstock.mailbox.processor import MailboxProcessor
+    from penstock.mailbox.mailbox_processor import MailboxProcessor
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from penstock.mailbox.task_mailbox import MailboxState
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from penstock.mailbox.metrics import PeriodTimer
+    from penstock.mailbox.mailbox_metrics import PeriodTimer
     from penstock.mailbox.task_mailbox import TaskMailbox
 
 

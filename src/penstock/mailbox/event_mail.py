@@ -17,7 +17,7 @@ from penstock.mailbox.mail import MailOptions
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.mailbox.processor import MailboxProcessor
+    from penstock.mailbox.mailbox_processor import MailboxProcessor
 
 E = TypeVar("E")
 E_contra = TypeVar("E_contra", contravariant=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from penstock.core.errors import Conflict
 from penstock.core.threads import OwnedThread
-from penstock.mailbox.processor import MailboxProcessor
+from penstock.mailbox.mailbox_processor import MailboxProcessor
 from penstock.mailbox.task_mailbox import MailboxState, TaskMailbox
 
 if TYPE_CHECKING:

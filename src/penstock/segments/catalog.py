@@ -21,7 +21,7 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import ETERNITY, Interval
 from penstock.core.timeline.chunks import PartitionChunk
 from penstock.core.timeline.timeline import Member, Timeline, VisibleEntries
-from penstock.segments.model import Segment
+from penstock.segments.segment import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

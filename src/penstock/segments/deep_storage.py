@@ -38,7 +38,7 @@ from penstock.storage.filesystem import FileSystem
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from penstock.segments.model import SegmentId
+    from penstock.segments.segment import SegmentId
 
 LOAD_SPEC_TYPE: Final = "deepStorage"
 """Type of a load spec whose `path` is relative to the root of the deep storage."""

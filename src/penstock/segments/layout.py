@@ -22,7 +22,7 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import format_time
 
 if TYPE_CHECKING:
-    from penstock.segments.model import SegmentId
+    from penstock.segments.segment import SegmentId
 
 FILE_NAME = "part.parquet"
 TEMPORARY_NAME = f"{FILE_NAME}.tmp"

@@ -19,15 +19,15 @@ from penstock.core.clock import Clock
 from penstock.core.errors import PenstockError
 from penstock.core.host_memory import total_memory_bytes
 from penstock.core.intervals import format_time, parse_time
-from penstock.services.answers import part
 from penstock.services.host.data_folder import FORMAT, FORMAT_FILE, DataFolder, check_path
 from penstock.services.host.host_plan import spark_cache_folder, trial_options
 from penstock.services.host.memory import query_spark
 from penstock.services.host.process import listen
-from penstock.services.http_client import JsonClient
+from penstock.services.json_client import JsonClient
+from penstock.services.json_values import part
+from penstock.services.options.option_values import HostPort
 from penstock.services.options.table import PenstockOptions
-from penstock.services.options.values import HostPort
-from penstock.spark.connect.address import shown
+from penstock.spark.connect.connect_address import shown
 from penstock.spark.connect.java import REMEDY, find_java
 
 DISK_FREE_BYTES_MIN = 2 << 30
@@ -179,7 +179,7 @@ def _start_of_spark(
             "fix the failed check, then run this command again",
         )
     # Imported here, because a remote Spark needs none of this.
-    from penstock.spark.connect.server import SparkServer, prepare_spark  # noqa: PLC0415
+    from penstock.spark.connect.spark_server import SparkServer, prepare_spark  # noqa: PLC0415
 
     path = options.data_dir.absolute()
     parent = path if path.exists() else _existing_parent(path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from penstock.flow.processor.registry import ProcessorRegistry, installed_paths
+from penstock.flow.processor.processor_registry import ProcessorRegistry, installed_paths
 from penstock.flow.processors.builtin import BUILTIN
 from penstock.flow.user_modules import SERVICE_MODULES, FlowModules
 from penstock.spark.flow.builtin import SPARK_PROCESSORS

@@ -9,7 +9,7 @@ from typing import Final
 
 from penstock.core.errors import PenstockError
 from penstock.core.http_errors import detail_of, error_of_answer
-from penstock.services.http_client import COMMAND_LINE, JsonClient, json_body
+from penstock.services.json_client import COMMAND_LINE, JsonClient, json_body
 
 PATH = "/druid/v2/sql"
 _FEWER: Final = (

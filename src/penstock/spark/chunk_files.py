@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.intervals import Interval
-from penstock.spark.chunks import times_ms
+from penstock.spark.row_chunks import times_ms
 from penstock.spark.topic.row_shape import TIME_COLUMN
 from penstock.storage.disk_errors import translate_error
 

@@ -33,21 +33,21 @@ from penstock.spark.chunk_files import (
     write_parquet,
     write_run,
 )
-from penstock.spark.chunks import (
+from penstock.spark.equal_row_groups import EqualRowGroups
+from penstock.spark.pieces import numbers, reported
+from penstock.spark.rollup import RowFold
+from penstock.spark.row_chunks import (
     TimeLimits,
     by_chunk,
     cut_in_order,
     keep_within,
     times_ms,
 )
-from penstock.spark.equal_row_groups import EqualRowGroups
-from penstock.spark.pieces import numbers, reported
-from penstock.spark.rollup import RowFold
+from penstock.spark.topic.offset_splits import Split
 from penstock.spark.topic.parse import BatchParser
-from penstock.spark.topic.records import RecordParser
 from penstock.spark.topic.row_shape import TIME_COLUMN, TIME_TYPE
 from penstock.spark.topic.split_reader import BadMessagePolicy, read_parsed, translate_split_errors
-from penstock.spark.topic.splits import Split
+from penstock.spark.topic.whole_records import RecordParser
 from penstock.storage.disk import OsFileSystem
 
 

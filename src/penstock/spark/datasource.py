@@ -41,10 +41,10 @@ from penstock.core.column_case import ColumnNames, case_variants_in
 from penstock.core.errors import InvalidRequest, NotFound, Unavailable
 from penstock.core.http_errors import ClientRemedies, error_of_answer
 from penstock.core.intervals import Interval
-from penstock.spark.schema_text import ddl
-from penstock.spark.tables.columns import union_columns, wider
-from penstock.spark.tables.model import Columns, TableFile
+from penstock.spark.ddl import ddl
 from penstock.spark.tables.parquet_reader import read_file
+from penstock.spark.tables.table_columns import union_columns, wider
+from penstock.spark.tables.table_files import Columns, TableFile
 from penstock.storage.sqlite_urls import sqlite_url
 
 if TYPE_CHECKING:

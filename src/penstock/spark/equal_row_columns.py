@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock.indexing.specs import TIME_COLUMN
 from penstock.spark import pipeline
-from penstock.spark.aggregators import plain
-from penstock.spark.columns import can_fold, is_picked, output_columns
+from penstock.spark.aggregate_functions import plain
 from penstock.spark.equal_row_groups import (
     EARLY,
     LATE,
@@ -23,12 +22,13 @@ from penstock.spark.equal_row_groups import (
     time_name,
 )
 from penstock.spark.expressions import column
+from penstock.spark.schema_columns import can_fold, is_picked, output_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from penstock.indexing.specs import DataSchema
-    from penstock.spark.chunks import TimeLimits
+    from penstock.spark.row_chunks import TimeLimits
 
 _MOMENTS = {LATE: pipeline.LATE, EARLY: pipeline.EARLY}
 

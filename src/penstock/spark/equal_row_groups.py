@@ -41,9 +41,15 @@ from penstock.indexing.specs import (
 )
 from penstock.indexing.specs.filters import ExpressionFilter
 from penstock.indexing.specs.scalars import OWN_PREFIX
-from penstock.spark.chunks import TimeLimits, times_ms
-from penstock.spark.columns import can_fold, filter_columns, is_picked, metric_type, row_shape
 from penstock.spark.rollup import FoldedMetric, RowFold, fold_of
+from penstock.spark.row_chunks import TimeLimits, times_ms
+from penstock.spark.schema_columns import (
+    can_fold,
+    filter_columns,
+    is_picked,
+    metric_type,
+    row_shape,
+)
 from penstock.spark.topic.row_shape import FieldType
 from penstock.spark.transforms.deterministic import is_deterministic
 from penstock.spark.transforms.identifiers import names_in

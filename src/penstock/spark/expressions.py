@@ -14,8 +14,8 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import BooleanType, LongType, StringType
 
 from penstock.core.intervals import START_OF_TIME_MS, Granularity
-from penstock.spark.chunks import explicit_bucket_starts, lies_inside, zoned_starts
-from penstock.spark.schema_text import quoted
+from penstock.spark.ddl import quoted
+from penstock.spark.row_chunks import explicit_bucket_starts, lies_inside, zoned_starts
 from penstock.spark.topic.row_shape import TIME_COLUMN
 from penstock.spark.topic.value_sets import in_order
 

@@ -20,9 +20,7 @@ from pyspark.sql import functions as sf
 from penstock.core.intervals import Granularity, Interval
 from penstock.indexing.specs import TIME_COLUMN, DataSchema
 from penstock.indexing.specs.scalars import OWN_PREFIX
-from penstock.spark.aggregators import aggregates, is_plain, plain
-from penstock.spark.chunks import TimeLimits
-from penstock.spark.columns import inputs, metric_names, output_columns
+from penstock.spark.aggregate_functions import aggregates, is_plain, plain
 from penstock.spark.expressions import (
     chunk_number,
     column,
@@ -31,7 +29,9 @@ from penstock.spark.expressions import (
     ordered_lists,
     truncated,
 )
-from penstock.spark.filters import condition, expressions_in
+from penstock.spark.filter_conditions import condition, expressions_in
+from penstock.spark.row_chunks import TimeLimits
+from penstock.spark.schema_columns import inputs, metric_names, output_columns
 from penstock.spark.sql_guard import OUTLINE_CONF, check_expressions, constants_kept
 from penstock.spark.transforms.identifiers import in_backticks
 

@@ -30,8 +30,8 @@ import pyarrow.compute as pc
 
 from penstock.core.intervals import Granularity
 from penstock.indexing.specs import TIME_COLUMN, Aggregator, DataSchema
-from penstock.spark.chunks import truncated
-from penstock.spark.columns import is_picked, kept_time, metric_type
+from penstock.spark.row_chunks import truncated
+from penstock.spark.schema_columns import is_picked, kept_time, metric_type
 from penstock.spark.topic.value_sets import in_order
 
 # All bits but the sign's: inverts negative doubles, so that they sort as whole numbers.

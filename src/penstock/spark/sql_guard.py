@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.sql_text import FORBIDDEN_FUNCTIONS, SCHEMA_READERS
-from penstock.spark.schema_text import quoted
+from penstock.spark.ddl import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -125,7 +125,7 @@ def relation(
     text = hidden_query(query, hidden or {})
     if not hasattr(spark, "client"):
         return spark.sql(text, args=list(parameters) or None)
-    # Imported here, like all of PySpark: see `connect.session`.
+    # Imported here, like all of PySpark: see `connect.spark_sessions`.
     from pyspark.sql import functions as sf  # noqa: PLC0415
     from pyspark.sql.connect.dataframe import DataFrame as Connected  # noqa: PLC0415
     from pyspark.sql.connect.plan import SQL  # noqa: PLC0415

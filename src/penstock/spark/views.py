@@ -18,11 +18,11 @@ from pyspark.sql import functions as sf
 from penstock.core.column_case import ColumnNames, case_variants_in
 from penstock.core.intervals import Interval
 from penstock.indexing.engine import EngineFailure
+from penstock.spark.ddl import ddl, quoted
 from penstock.spark.expressions import column, instant
-from penstock.spark.schema_text import ddl, quoted
-from penstock.spark.tables.columns import KnownColumns, union_columns
-from penstock.spark.tables.model import Columns, TableFile
 from penstock.spark.tables.remote_reads import needs_workers, read_by_workers
+from penstock.spark.tables.table_columns import KnownColumns, union_columns
+from penstock.spark.tables.table_files import Columns, TableFile
 from penstock.spark.topic.row_shape import TIME_COLUMN
 
 if TYPE_CHECKING:

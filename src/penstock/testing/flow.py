@@ -39,13 +39,13 @@ from penstock.flow.processor import (
     StateManager,
 )
 from penstock.flow.queue.queue import FilterVerdict, PollResult
-from penstock.flow.repository.changes import Changes
+from penstock.flow.repository.flowfile_repository import FlowFileRepository
 from penstock.flow.repository.options import RepositoryOptions
-from penstock.flow.repository.repository import FlowFileRepository
+from penstock.flow.repository.repository_changes import Changes
 from penstock.flow.session.services import SessionContext, SessionServices
+from penstock.flow.session.session_transaction import SessionTransaction
 from penstock.flow.session.statistics import SessionStatistics
-from penstock.flow.session.transaction import SessionTransaction
-from penstock.storage.content.repository import ContentRepository
+from penstock.storage.content.content_repository import ContentRepository
 from penstock.storage.disk import OsFileSystem
 from penstock.storage.filesystem import FileSystem
 from penstock.testing.clock import VirtualClock

@@ -26,14 +26,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from penstock.broker.http_client import BrokerClient
+from penstock.broker.broker_client import BrokerClient
 from penstock.client import Consumer, ConsumerOptions, Handler, Producer, ProducerOptions
 from penstock.core.clock import SystemClock, pause
 from penstock.core.errors import InvalidRequest, NotFound, PenstockError, Unavailable, counted
-from penstock.services.answers import objects, part, whole
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.server_process import ServerProcess
-from penstock.services.http_client import JsonClient
+from penstock.services.json_client import JsonClient
+from penstock.services.json_values import objects, part, whole
 from penstock.services.sql_client import ask
 
 T = TypeVar("T")

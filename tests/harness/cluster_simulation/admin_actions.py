@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from cluster_simulation.world import DAY_MS, DAYS, START_MS
 from penstock.core.intervals import Interval
-from penstock.indexing.overlord.compaction.duty import CompactionConfigs
+from penstock.indexing.overlord.compaction.compaction_duty import CompactionConfigs
 from penstock.indexing.specs.compaction import (
     CompactionSupervisorSpec,
     parse_cluster_compaction,

@@ -23,7 +23,7 @@ from cluster_simulation.duties import RETENTION
 from cluster_simulation.ledger import Change, Ledger, few
 from cluster_simulation.users import DATASOURCE, Batch, Fate, day_of
 from penstock.core.errors import PenstockError
-from penstock.indexing.overlord.compaction.duty import TASK_PREFIX
+from penstock.indexing.overlord.compaction.compaction_duty import TASK_PREFIX
 from penstock.indexing.ports import TaskState
 from penstock.indexing.task_spec import TASK_TYPE
 from penstock.segments.catalog import Catalog

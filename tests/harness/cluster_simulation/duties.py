@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from cluster_simulation.network import wait_for
-from penstock.indexing.overlord.compaction.duty import CompactionDuty
+from penstock.indexing.overlord.compaction.compaction_duty import CompactionDuty
 from penstock.indexing.overlord.duties.janitor import JanitorDuty
 from penstock.indexing.overlord.duties.retention import RetentionDuty
 from penstock.indexing.overlord.duties.unused_segments import UnusedSegmentsDuty

@@ -15,7 +15,7 @@ from cluster_simulation.broker import SimBroker
 from cluster_simulation.fibers import Killed
 from cluster_simulation.world import Process, StrandLanes
 from penstock.core.errors import PenstockError, Unavailable
-from penstock.indexing.batch.ports import BatchPorts
+from penstock.indexing.batch.batch_ports import BatchPorts
 from penstock.indexing.batch.task_kinds import batch_kinds
 from penstock.indexing.engine import EngineUnavailable
 from penstock.indexing.ports import TaskLocation, TaskState

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from cluster_simulation.world import Process
     from penstock.segments.deep_storage import KnownFiles, PushedFile
-    from penstock.segments.model import SegmentId
+    from penstock.segments.segment import SegmentId
 
 
 class Files:

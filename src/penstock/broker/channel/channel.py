@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.channel.delivery import MessageDelivery, ReadyConsumers
 from penstock.broker.channel.drop_policy import DropPolicy
-from penstock.broker.names import is_ephemeral
+from penstock.broker.topic_names import is_ephemeral
 from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import Unavailable
 from penstock.core.loop_tasks import report
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from penstock.broker.channel.drop_policy import ChannelOptions, DeadLetterStore
     from penstock.broker.channel.feed import SubscribedTopic
     from penstock.broker.channel.persistence import ChannelJournal
-    from penstock.broker.memory.budget import MemoryBudget
+    from penstock.broker.memory.memory_budget import MemoryBudget
     from penstock.core.clock import Clock
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from penstock.broker.channel.drop_policy import ChannelOptions, DropPolicy
     from penstock.broker.channel.feed import Feed, Slice, SubscribedTopic
     from penstock.broker.channel.in_flight import InFlight
-    from penstock.broker.memory.budget import MemoryBudget
+    from penstock.broker.memory.memory_budget import MemoryBudget
 
 
 _AT_ONCE: Final = 64

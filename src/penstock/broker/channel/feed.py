@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 import pyarrow as pa
 
-from penstock.broker.memory.budget import MemoryBudget
+from penstock.broker.memory.memory_budget import MemoryBudget
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Closed, PenstockError
 from penstock.core.loop_tasks import call_each, run_on_thread, start_job

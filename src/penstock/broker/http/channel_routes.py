@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.http.exchange import EMPTY, ApiError, HttpResponse, Request, json_response
 from penstock.broker.http.topic_lookup import require_topic
-from penstock.broker.names import NAME_BYTES_MAX, is_valid_name
+from penstock.broker.topic_names import NAME_BYTES_MAX, is_valid_name
 from penstock.broker.topics.placement import require_partition
 from penstock.core.errors import NotFound
 from penstock.core.loop_tasks import run_on_thread

@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl
 import orjson
 
 from penstock.broker.message_bodies import MalformedBody
-from penstock.broker.names import name_mistake
+from penstock.broker.topic_names import name_mistake
 from penstock.core.errors import (
     Closed,
     Conflict,

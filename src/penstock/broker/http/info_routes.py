@@ -17,7 +17,7 @@ from penstock.broker.http.topic_lookup import require_topic
 from penstock.broker.statistics import lookup_documents
 from penstock.broker.statistics.broker_info import health, info
 from penstock.broker.statistics.document import json_pieces, text_pieces
-from penstock.broker.statistics.topics import Selection
+from penstock.broker.statistics.topic_statistics import Selection
 from penstock.core.threads import DEATHS
 
 if TYPE_CHECKING:

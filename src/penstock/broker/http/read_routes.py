@@ -23,7 +23,7 @@ from penstock.broker.http.exchange import (
     json_response,
 )
 from penstock.broker.http.topic_lookup import require_topic
-from penstock.broker.names import require_name
+from penstock.broker.topic_names import require_name
 from penstock.core.loop_tasks import run_on_thread, start_job
 
 if TYPE_CHECKING:

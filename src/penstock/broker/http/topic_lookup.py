@@ -8,8 +8,8 @@ from penstock.broker.http.exchange import ApiError
 from penstock.core.similar_names import nearest
 
 if TYPE_CHECKING:
-    from penstock.broker.topics.registry import Topics
     from penstock.broker.topics.topic import Topic
+    from penstock.broker.topics.topic_registry import Topics
 
 
 def require_topic(topics: Topics, name: str, *, with_hint: bool = True) -> Topic:

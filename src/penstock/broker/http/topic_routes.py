@@ -2,7 +2,7 @@
 
 Owns which names are refused and with which error, which differs between endpoints as in NSQ,
 and the form of ``/topic/configure``: each option is a parameter, and an empty value removes the
-setting. Does not own the changes (`penstock.broker.topics.changes`) or the options
+setting. Does not own the changes (`penstock.broker.topics.topic_changes`) or the options
 (`penstock.broker.topics.options`).
 """
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import uvicorn
 
 from penstock.broker.http_server.body_drain import BodyDrain
-from penstock.broker.http_server.connection import bounded_protocol
+from penstock.broker.http_server.http_connection import bounded_protocol
 from penstock.core.loop_tasks import keep_running
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import orjson
 
-from penstock.broker.names import is_ephemeral, is_valid_name
+from penstock.broker.topic_names import is_ephemeral, is_valid_name
 from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.core.loop_tasks import start_job
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from penstock.broker.lookupd.announcer import LookupdAnnouncer
     from penstock.broker.topics.channel_changes import ChannelChanges
-    from penstock.broker.topics.registry import Topics
     from penstock.broker.topics.topic import Topic
+    from penstock.broker.topics.topic_registry import Topics
 
 _logger = logging.getLogger(__name__)
 

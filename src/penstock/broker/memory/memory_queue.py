@@ -5,7 +5,7 @@ mutex around both. `MemoryRetention` deletes batches and counts deleted messages
 may still have needed. `admitted` limits a new batch to the free memory of the topic; the newest
 messages are dropped, as in NSQ. The protocols `MessageQueue` and `MessageRetention` describe a
 stream partition on disk or in memory. Does not own the memory limit of the whole broker
-(`budget`) or which messages channels still need (the topic).
+(`memory_budget`) or which messages channels still need (the topic).
 
 Invariants: offsets ascend, have gaps where batches were deleted, and are never reused. Appended
 messages count as durable at once. Messages are appended on the event loop and read on any
@@ -25,14 +25,14 @@ import pyarrow as pa
 from penstock.core.errors import Closed, InvalidRequest
 from penstock.storage.queue.blocks import Block, OffsetRange, as_messages, encode_block
 from penstock.storage.queue.log_files import OffsetsDeleted
+from penstock.storage.queue.log_retention import RetentionReport
 from penstock.storage.queue.options import DiskQueueOptions, DiskQueueStatistics
 from penstock.storage.queue.producers import ProducerTable
-from penstock.storage.queue.retention import RetentionReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from penstock.broker.memory.budget import MemoryBudget
+    from penstock.broker.memory.memory_budget import MemoryBudget
     from penstock.core.clock import Clock
     from penstock.storage.queue.cursors import Cursor
     from penstock.storage.queue.producers import Mark

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from penstock.broker.nsq_import.records import NsqdRecords
+    from penstock.broker.nsq_import.nsqd_records import NsqdRecords
 
     Numbers = npt.NDArray[np.int64]
     Flags = npt.NDArray[np.bool_]

@@ -16,7 +16,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.broker.nsq_import.records import LENGTH_MIN, NsqdDamage, NsqdRecords, RecordScanner
+from penstock.broker.nsq_import.nsqd_records import (
+    LENGTH_MIN,
+    NsqdDamage,
+    NsqdRecords,
+    RecordScanner,
+)
 from penstock.broker.nsq_import.report import DamagedLength, NsqFileReport, QueueReport
 from penstock.core.errors import NotFound, PenstockError
 

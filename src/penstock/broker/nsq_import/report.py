@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from penstock.broker.nsq_import.records import NsqdDamage
+from penstock.broker.nsq_import.nsqd_records import NsqdDamage
 
 FileState = Literal["read", "consumed", "missing", "unreadable", "unknown"]
 

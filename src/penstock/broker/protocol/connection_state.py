@@ -3,7 +3,7 @@
 Owns the states of a connection, and the refusal of a command that its state does not allow. The
 effects of commands are carried out by `penstock.broker.tcp.command_handler`, those of events that
 end the connection by `penstock.broker.tcp.output_buffer`, and those of all other events by
-`penstock.broker.tcp.connection`.
+`penstock.broker.tcp.tcp_connection`.
 
 Difference from NSQ: a second IDENTIFY is refused, because the connection was already upgraded.
 """

@@ -1,7 +1,8 @@
 """Parsing of a line: one command of NSQ's V2 protocol, or the error that refuses it.
 
 Owns the commands, their parameters and the limits of bodies, with NSQ's codes and texts. Does not
-own where a line or a body ends (`parser`), nor when a command is allowed (`penstock.broker.tcp`).
+own where a line or a body ends (`command_parser`), nor when a command is allowed
+(`penstock.broker.tcp`).
 
 Invariant: a command with a body is checked before the body arrives: its line first, then the size.
 """
@@ -15,8 +16,8 @@ import numpy as np
 
 from penstock.broker import message_id
 from penstock.broker.message_bodies import MalformedBody, parse_binary_prefix, parse_few
-from penstock.broker.names import is_valid_name
 from penstock.broker.protocol import commands as c
+from penstock.broker.topic_names import is_valid_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,7 +22,7 @@ from penstock.broker.statistics.broker_info import (
     publish_statistics,
     unsynced,
 )
-from penstock.broker.statistics.topics import Shown, client_json, topic_statistics
+from penstock.broker.statistics.topic_statistics import Shown, client_json, topic_statistics
 from penstock.broker.time_slices import TimeSlices
 from penstock.core.instants import format_time
 from penstock.core.threads import DEATHS
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.broker import Broker
     from penstock.broker.client_registry import ClientStatistics
-    from penstock.broker.statistics.topics import (
+    from penstock.broker.statistics.topic_statistics import (
         ChannelStatistics,
         LatencyStatistics,
         Selection,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from penstock.broker.security.auth_servers import AuthServers
-    from penstock.broker.tcp.connection import TcpConnection
+    from penstock.broker.tcp.tcp_connection import TcpConnection
     from penstock.core.clock import Clock
 
 _logger = logging.getLogger(__name__)

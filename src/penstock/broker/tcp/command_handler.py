@@ -3,9 +3,9 @@
 Owns the steps of commands, except AUTH (`authorizer`): for a publish the conditions that it waits
 for, and its answer. Does not own which command is allowed
 (`penstock.broker.protocol.connection_state`), how messages are appended
-(`penstock.broker.publisher`), bytes (`connection`) nor messages' state. A command that takes longer
-than an iteration of the loop returns an awaitable; a publish without conditions is stored and
-answered at once.
+(`penstock.broker.publisher`), bytes (`tcp_connection`) nor messages' state. A command that takes
+longer than an iteration of the loop returns an awaitable; a publish without conditions is stored
+and answered at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from penstock.broker.protocol.connection_state import (
 )
 from penstock.broker.protocol.limits import Deflate, Snappy
 from penstock.broker.protocol.negotiation import negotiate
-from penstock.broker.tcp.consumer import ConnectionConsumer
+from penstock.broker.tcp.connection_consumer import ConnectionConsumer
 from penstock.broker.topics.placement import ANYWHERE
 from penstock.core.errors import PenstockError
 from penstock.core.state_machine import Transition
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from penstock.broker.protocol.negotiation import NegotiatedSettings, NegotiationLimits
     from penstock.broker.publisher import PublishReceipt
     from penstock.broker.tcp.authorizer import Authorizer
-    from penstock.broker.tcp.connection import Outcome, TcpConnection
+    from penstock.broker.tcp.tcp_connection import Outcome, TcpConnection
     from penstock.broker.topics.topic import Topic
 
     Step = Callable[[TcpConnection, c.Command], Outcome]

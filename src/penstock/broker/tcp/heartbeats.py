@@ -2,7 +2,7 @@
 
 Owns the schedule: connections are in slots of a tenth of a second, those with long intervals only
 in every few slots, so that many heartbeats are sent, and answered, in one iteration of the loop.
-Does not own the sending of a heartbeat (`connection`).
+Does not own the sending of a heartbeat (`tcp_connection`).
 
 Invariants: a connection is in one slot at most; a heartbeat is never early, and late by at most a
 slot or a thirtieth of its interval; without scheduled connections there is no timer.

@@ -2,11 +2,11 @@
 
 Owns the first bytes, which identify the protocol, compressed or unparsed input, the commands that
 wait, and how much memory they take. Does not own the codec (`penstock.broker.protocol`) nor when
-execution continues (`connection`).
+execution continues (`tcp_connection`).
 
 Invariants: commands come in the order of their bytes; one `take` parses one slice
-(`penstock.broker.protocol.parser`), and decompresses one piece, because a few bytes may expand to
-very many.
+(`penstock.broker.protocol.command_parser`), and decompresses one piece, because a few bytes may
+expand to very many.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.protocol import commands as c
-from penstock.broker.protocol.parser import CommandParser
+from penstock.broker.protocol.command_parser import CommandParser
 
 if TYPE_CHECKING:
-    from penstock.broker.memory.budget import MemoryBudget
+    from penstock.broker.memory.memory_budget import MemoryBudget
     from penstock.broker.protocol.limits import ProtocolLimits
-    from penstock.broker.tcp.session import ClientSession
+    from penstock.broker.tcp.client_session import ClientSession
 
 _MAGIC: Final = b"  V2"
 _WAITING_BYTES_MAX: Final = 1 << 22

@@ -3,7 +3,7 @@
 Owns pending output, whether the client reads fast enough, and the memory that this takes. Carries
 out the effects of events that end the connection (`penstock.broker.protocol.connection_state`).
 Does not own the codec (`penstock.broker.protocol`) nor the handling of a client that does not read
-(`connection`).
+(`tcp_connection`).
 
 Invariants: bytes are sent in order; after `close` no further output is accepted.
 """
@@ -19,8 +19,8 @@ from penstock.broker.protocol.connection_state import ClientEffect, ClientEvent
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.broker.memory.budget import MemoryBudget
-    from penstock.broker.tcp.session import ClientSession
+    from penstock.broker.memory.memory_budget import MemoryBudget
+    from penstock.broker.tcp.client_session import ClientSession
 
 _logger = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """TCP listener of the broker and the table of its client connections.
 
 Owns the listener, the connection table, and the description of a connection that ``/stats``
-returns (`client_statistics`). Does not own the behaviour of a connection (`connection`,
+returns (`client_statistics`). Does not own the behaviour of a connection (`tcp_connection`,
 `command_handler`).
 """
 
@@ -19,9 +19,9 @@ from penstock.broker.protocol.connection_state import ClientState
 from penstock.broker.protocol.limits import ProtocolLimits
 from penstock.broker.tcp.authorizer import Authorizer
 from penstock.broker.tcp.command_handler import CommandHandler
-from penstock.broker.tcp.connection import TcpConnection
 from penstock.broker.tcp.heartbeats import Heartbeats
 from penstock.broker.tcp.listeners import BACKLOG
+from penstock.broker.tcp.tcp_connection import TcpConnection
 from penstock.core.errors import NotFound, PenstockError
 from penstock.core.loop_tasks import call_each, start_job
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.broker import Broker
     from penstock.broker.security.auth_servers import AuthServers
-    from penstock.broker.tcp.consumer import ConnectionConsumer
+    from penstock.broker.tcp.connection_consumer import ConnectionConsumer
 
 
 _NSQ_STATES: Final = {

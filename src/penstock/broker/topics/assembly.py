@@ -1,7 +1,7 @@
 """Parts of a topic (queues, options, threads): created from its file and reconfigured.
 
 Owns how queues are opened, on disk or in memory, and the default options of topics.
-Does not own which topics exist (`registry`) nor which channels they have (`channel_names`).
+Does not own which topics exist (`topic_registry`) nor which channels they have (`channel_names`).
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.channel.feed import FeedOptions
 from penstock.broker.memory.memory_queue import MemoryQueue
-from penstock.broker.names import is_ephemeral
+from penstock.broker.topic_names import is_ephemeral
 from penstock.broker.topics.topic import Topic
 from penstock.core.cleanup import CleanupSteps
 from penstock.storage.queue.disk_queue import DiskQueue
 from penstock.storage.queue.group_commit import SyncThreads
 
 if TYPE_CHECKING:
-    from penstock.broker.channel.store import ChannelStore
+    from penstock.broker.channel.channel_store import ChannelStore
     from penstock.broker.topics.options import TopicOptions
     from penstock.broker.topics.topic_file import TopicFile
     from penstock.core.clock import Clock

@@ -2,7 +2,7 @@
 
 Owns the channels that are being created or deleted: requests for a channel that is being created
 share one creation, and a channel is created again only after its deletion has ended. Does not own
-the thread that runs the changes (`changes`) or their effects on the disk (`channel_names`).
+the thread that runs the changes (`topic_changes`) or their effects on the disk (`channel_names`).
 
 Invariant: after any exception, memory follows the disk: the channels of a topic, and their pauses,
 equal those in ``topic.json`` when a change ends.
@@ -15,15 +15,15 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.broker.names import is_ephemeral
+from penstock.broker.topic_names import is_ephemeral
 from penstock.core.errors import NotFound, Unavailable
 from penstock.core.loop_tasks import report, retrieve_exception, run_shielded, start_awaited
 
 if TYPE_CHECKING:
     from penstock.broker.channel.channel import Channel
-    from penstock.broker.topics.changes import TopicChanges
-    from penstock.broker.topics.registry import Topics
     from penstock.broker.topics.topic import Topic
+    from penstock.broker.topics.topic_changes import TopicChanges
+    from penstock.broker.topics.topic_registry import Topics
 
 T = TypeVar("T")
 

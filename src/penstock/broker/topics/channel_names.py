@@ -1,8 +1,8 @@
 """The channels of a topic, durably.
 
 Owns the channels in ``topic.json``, and that their files are created and deleted with these
-entries. Does not own the files of a channel (`penstock.broker.channel.store`) nor changes on the
-event loop (`channel_changes`).
+entries. Does not own the files of a channel (`penstock.broker.channel.channel_store`) nor changes
+on the event loop (`channel_changes`).
 
 Invariants: a channel exists while its topic's ``topic.json`` lists it; an ephemeral one is never
 listed.
@@ -14,12 +14,12 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.broker.names import is_ephemeral, require_name
+from penstock.broker.topic_names import is_ephemeral, require_name
 from penstock.core.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from penstock.broker.channel.channel import Channel
-    from penstock.broker.channel.store import ChannelStore
+    from penstock.broker.channel.channel_store import ChannelStore
     from penstock.broker.topics.topic import Topic
     from penstock.broker.topics.topic_files import TopicSettings
 

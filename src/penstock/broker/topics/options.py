@@ -1,7 +1,8 @@
 """Options of a topic: their names, their bounds, and the options they give to its parts.
 
 Owns the names, which ``topic.json`` and ``/topic/configure`` share, and the bounds. Does not own
-when options change (`changes`) nor their effects in channels, stream partitions and publishers.
+when options change (`topic_changes`) nor their effects in channels, stream partitions and
+publishers.
 
 An option that is None is not set: the broker's default applies.
 """
@@ -12,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
-from penstock.broker.names import require_name
+from penstock.broker.topic_names import require_name
 from penstock.core.errors import InvalidRequest
 from penstock.core.printable import quoted
 

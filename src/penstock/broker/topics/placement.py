@@ -12,7 +12,7 @@ from typing import Final, Self
 
 import google_crc32c
 
-from penstock.broker.names import require_name
+from penstock.broker.topic_names import require_name
 from penstock.core.errors import InvalidRequest
 
 _SEQUENCE_MAX = 2**63 - 1

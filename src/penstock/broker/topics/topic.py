@@ -2,7 +2,7 @@
 
 Owns appends, counters, and the offset up to which channels still need messages (`held`).
 `AppendListeners` has the readers that wait for new messages at an offset while they poll. Does
-not own the bytes (one queue for each stream partition), the folder (`registry`), or which
+not own the bytes (one queue for each stream partition), the folder (`topic_registry`), or which
 stream partition receives a publish (`placement`).
 
 Invariants: used on the broker's event loop only. A publish goes to one stream partition as one

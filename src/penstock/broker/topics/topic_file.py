@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import orjson
 
-from penstock.broker.names import is_valid_name
+from penstock.broker.topic_names import is_valid_name
 from penstock.broker.topics.options import NOTHING_SET, TopicOptions
 from penstock.core.errors import InvalidRequest
 

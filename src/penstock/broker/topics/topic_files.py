@@ -2,7 +2,7 @@
 
 Owns the files in ``<topic>/`` other than the disk queues and channels: ``topic.json`` has the
 topic's settings (`topic_file`), ``topic.id`` a copy of its id, and ``<n>/`` is the disk queue of
-each stream partition. Does not own which topics exist (`registry`) nor their messages.
+each stream partition. Does not own which topics exist (`topic_registry`) nor their messages.
 
 Invariants:
 
@@ -19,15 +19,15 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from penstock.broker.channel.store import FOLDER as CHANNELS_FOLDER
-from penstock.broker.names import is_ephemeral
+from penstock.broker.channel.channel_store import FOLDER as CHANNELS_FOLDER
+from penstock.broker.topic_names import is_ephemeral
 from penstock.broker.topics.topic_file import FILE_NAME, ID_FILE_NAME, TopicFile, parse_id
 from penstock.core.errors import NotFound, Unavailable, counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from penstock.broker.channel.store import ChannelStore
+    from penstock.broker.channel.channel_store import ChannelStore
     from penstock.broker.topics.topic import Topic
     from penstock.core.clock import Clock
     from penstock.storage.filesystem import FileSystem

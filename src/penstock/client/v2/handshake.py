@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.client.errors import error_of
-from penstock.client.v2 import wire
+from penstock.client.v2 import v2_protocol
 from penstock.core.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from penstock.client.options import Compression, ConnectionOptions
-    from penstock.client.v2.wire import Frame
+    from penstock.client.v2.v2_protocol import Frame
 
 USER_AGENT: Final = "penstock/0.1.0"
 _MAX_READY_COUNT: Final = 2_500
@@ -104,7 +104,7 @@ class Handshake:
         }
         if options.durable:
             wanted["durable"] = True
-        return wire.MAGIC + wire.identify(json.dumps(wanted).encode())
+        return v2_protocol.MAGIC + v2_protocol.identify(json.dumps(wanted).encode())
 
     def take(self, frame: Frame) -> Step:
         """Process an answer; return the next step.
@@ -113,9 +113,9 @@ class Handshake:
             InvalidRequest: The server refuses, or lacks a required feature.
             Unavailable: The server refuses for now.
         """
-        if isinstance(frame, wire.ErrorFrame):
+        if isinstance(frame, v2_protocol.ErrorFrame):
             raise error_of(frame.data, self._address)
-        if not isinstance(frame, wire.ResponseFrame):
+        if not isinstance(frame, v2_protocol.ResponseFrame):
             raise InvalidRequest(f"{self._address} sent a message before the end of the handshake")
         if self._steps is None:
             self.features = self._read_answer(frame.data)
@@ -132,13 +132,13 @@ class Handshake:
         if features.auth_required:
             if self._options.auth_secret is None:
                 raise InvalidRequest(f"{self._address} requires authentication: set auth_secret")
-            steps.append(SendBytes(wire.authenticate(self._options.auth_secret)))
+            steps.append(SendBytes(v2_protocol.authenticate(self._options.auth_secret)))
         steps.append(HandshakeDone())
         return steps
 
     def _read_answer(self, data: bytes) -> Features:
         document: object = {}
-        if data != wire.OK:
+        if data != v2_protocol.OK:
             try:
                 document = json.loads(data)
             except (ValueError, RecursionError):

@@ -18,7 +18,7 @@ import msgspec
 from penstock.core.errors import CorruptData, NotFound
 from penstock.core.whole_numbers import within_int64
 from penstock.flow.graph.export import document
-from penstock.flow.graph.model import Flow
+from penstock.flow.graph.flow_model import Flow
 from penstock.flow.graph.source_locations import InvalidFlow
 from penstock.flow.graph.yaml_reader import read_flow
 

@@ -20,7 +20,7 @@ from typing import Final
 
 from penstock.flow.errors import error_text
 from penstock.flow.graph.flow_index import FlowIndex
-from penstock.flow.graph.model import BulletinLevel
+from penstock.flow.graph.flow_model import BulletinLevel
 from penstock.flow.log_context import COMPONENT
 
 LOGGER_NAME: Final = "penstock.flow"

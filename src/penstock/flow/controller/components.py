@@ -19,15 +19,15 @@ from penstock.core.errors import Conflict, NotFound, counted
 from penstock.core.names import normalised
 from penstock.core.similar_names import nearest
 from penstock.core.waits import DependencyWait, WaitTable
-from penstock.flow.controller.answers import answer
 from penstock.flow.controller.component_connections import (
     ComponentConnections,
     funnel_has_work,
     is_open,
 )
 from penstock.flow.controller.connection_queues import ConnectionListener
+from penstock.flow.controller.flow_status import ComponentStatus, ConnectionStatus
 from penstock.flow.controller.processor_node import ProcessorNode
-from penstock.flow.controller.status import ComponentStatus, ConnectionStatus
+from penstock.flow.controller.request_waits import answer
 from penstock.flow.errors import Terminated
 from penstock.flow.graph.flow_index import (
     ComponentKind,
@@ -44,10 +44,10 @@ from penstock.flow.scheduling.component_protocol import (
     ComponentRun,
     RunOutcome,
 )
+from penstock.flow.session.process_session import ProcessSession
 from penstock.flow.session.services import SessionContext, SessionServices
-from penstock.flow.session.session import ProcessSession
+from penstock.flow.session.session_transaction import SessionTransaction
 from penstock.flow.session.statistics import IDLE
-from penstock.flow.session.transaction import SessionTransaction
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

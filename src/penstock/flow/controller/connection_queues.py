@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import NotFound, PenstockError, counted
 from penstock.flow.queue.queue import FlowFileQueue
-from penstock.flow.repository.changes import Changes
+from penstock.flow.repository.repository_changes import Changes
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.flow.flowfile import FlowFile
     from penstock.flow.prioritizers import Prioritizer
-    from penstock.flow.queue.budget import HeapBudget
+    from penstock.flow.queue.heap_budget import HeapBudget
     from penstock.flow.queue.queue_size import QueueOptions
-    from penstock.flow.repository.repository import FlowFileRepository
+    from penstock.flow.repository.flowfile_repository import FlowFileRepository
     from penstock.flow.scheduling.component_protocol import SchedulerSignals
 
 _logger = logging.getLogger(__name__)

@@ -24,38 +24,38 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError, Unavailable
 from penstock.core.threads import SerialExecutor
-from penstock.flow.controller.answers import answer
 from penstock.flow.controller.applied_flow import AppliedFlow, AppliedFlowFile
 from penstock.flow.controller.bulletins import LOGGER_NAME, BulletinBoard
 from penstock.flow.controller.components import FlowComponents
 from penstock.flow.controller.connection_queues import ConnectionQueues
 from penstock.flow.controller.cron_progress import CronProgress
+from penstock.flow.controller.flow_status import FlowStatus
 from penstock.flow.controller.plans import FlowPlanner
 from penstock.flow.controller.processor_types import RegistryTypes
+from penstock.flow.controller.request_waits import answer
 from penstock.flow.controller.running_flow import RunningFlow, StartGuard
-from penstock.flow.controller.status import FlowStatus
 from penstock.flow.graph.diff import FlowChange
-from penstock.flow.graph.model import Flow
+from penstock.flow.graph.flow_model import Flow
 from penstock.flow.graph.source_locations import InvalidFlow, SourceLocations
 from penstock.flow.graph.validation import validate
 from penstock.flow.prioritizers import check_prioritizer
-from penstock.flow.queue.budget import HeapBudget
+from penstock.flow.queue.heap_budget import HeapBudget
+from penstock.flow.repository.flowfile_repository import FlowFileRepository
 from penstock.flow.repository.options import RepositoryOptions
-from penstock.flow.repository.repository import FlowFileRepository
 from penstock.flow.scheduling.dispatcher import SchedulerOptions
 from penstock.flow.scheduling.pool import ThreadPool
 from penstock.flow.scheduling.scheduler import Scheduler
 from penstock.flow.session.services import SessionServices
 from penstock.mailbox.thread import MailboxThread
+from penstock.storage.content.content_repository import ContentRepository
 from penstock.storage.content.options import ContentOptions
-from penstock.storage.content.repository import ContentRepository
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.waits import DependencyWait
-    from penstock.flow.processor.registry import ProcessorRegistry
+    from penstock.flow.processor.processor_registry import ProcessorRegistry
     from penstock.flow.queue.queue import FlowFileQueue
-    from penstock.flow.repository.changes import RecoveryEvent
+    from penstock.flow.repository.repository_changes import RecoveryEvent
     from penstock.storage.filesystem import FileSystem
 
 

@@ -19,7 +19,7 @@ import msgspec
 
 from penstock.core.errors import PenstockError, counted
 from penstock.flow.processor_state import StateStore
-from penstock.flow.repository.changes import Changes
+from penstock.flow.repository.repository_changes import Changes
 from penstock.flow.scheduling.component import ComponentStatistics
 from penstock.flow.scheduling.strategy import ComponentSchedule
 

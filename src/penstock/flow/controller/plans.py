@@ -15,13 +15,13 @@ from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.core.read_guard import READ_GUARD
 from penstock.flow.controller.processor_node import ProcessorPlan
 from penstock.flow.graph.flow_index import FlowIndex, PlacedComponent, PlacedConnection, PlacedGroup
-from penstock.flow.graph.model import BackoffMechanism, Processor, Strategy
+from penstock.flow.graph.flow_model import BackoffMechanism, Processor, Strategy
 from penstock.flow.graph.parameters import ParameterValues
 from penstock.flow.graph.source_locations import FlowProblem, InvalidFlow, Path, SourceLocations
 from penstock.flow.prioritizers import Prioritizer, prioritizer_of
-from penstock.flow.processor.context import ProcessorIdentity
+from penstock.flow.processor.process_context import ProcessorIdentity
 from penstock.flow.processor.processor import Processor as FlowProcessor
-from penstock.flow.processor.registry import ProcessorRegistry
+from penstock.flow.processor.processor_registry import ProcessorRegistry
 from penstock.flow.queue.queue_size import QueueOptions, parse_size
 from penstock.flow.relationships import RelationshipRetry, RetryBackoff
 from penstock.flow.scheduling import strategy as scheduling

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from penstock.core.errors import Dependency, PenstockError, Unavailable
 from penstock.flow.controller.component_connections import has_work, is_open
 from penstock.flow.errors import Terminated, error_text
-from penstock.flow.processor.context import ProcessContext, ProcessorIdentity
+from penstock.flow.processor.process_context import ProcessContext, ProcessorIdentity
 from penstock.flow.processor.processor import Processor
 from penstock.flow.processor.property_types import PropertyValue
 from penstock.flow.scheduling.component_protocol import (
@@ -28,10 +28,10 @@ from penstock.flow.scheduling.component_protocol import (
     ComponentRun,
     RunOutcome,
 )
+from penstock.flow.session.process_session import ProcessSession
 from penstock.flow.session.services import SessionContext, SessionServices
-from penstock.flow.session.session import ProcessSession
+from penstock.flow.session.session_transaction import SessionTransaction
 from penstock.flow.session.statistics import IDLE, SessionStatistics
-from penstock.flow.session.transaction import SessionTransaction
 
 if TYPE_CHECKING:
     from penstock.core.waits import DependencyWait, WaitTable

@@ -10,7 +10,7 @@ from penstock.flow.graph.declarations import (
     ClassDeclaration,
     ProcessorDeclaration,
 )
-from penstock.flow.processor.registry import ProcessorRegistry
+from penstock.flow.processor.processor_registry import ProcessorRegistry
 
 
 class RegistryTypes:

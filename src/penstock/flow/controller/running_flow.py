@@ -25,12 +25,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.errors import Closed, Conflict, PenstockError
-from penstock.flow.controller.answers import answer
 from penstock.flow.controller.applied_flow import AppliedFlow, AppliedFlowFile, WantedStates
 from penstock.flow.controller.bulletins import BulletinBoard, levels_of, names_of
+from penstock.flow.controller.request_waits import answer
 from penstock.flow.graph.diff import ChangeKind, FlowChange, diff
 from penstock.flow.graph.flow_index import FlowIndex
-from penstock.flow.graph.model import Flow
+from penstock.flow.graph.flow_model import Flow
 
 if TYPE_CHECKING:
     from penstock.flow.controller.components import FlowComponents

@@ -21,7 +21,7 @@ from typing import Self, TypeAlias, TypedDict, Unpack
 from pydantic import ValidationError
 
 from penstock.core.errors import Conflict, InvalidRequest
-from penstock.flow.graph.model import Flow
+from penstock.flow.graph.flow_model import Flow
 from penstock.flow.graph.source_locations import InvalidFlow, SourceLocations
 from penstock.flow.graph.yaml_reader import problems_of
 
@@ -29,7 +29,7 @@ _Document: TypeAlias = dict[str, object]
 
 
 class ProcessorOptions(TypedDict, total=False):
-    """Fields of `model.Processor` other than type and properties."""
+    """Fields of `flow_model.Processor` other than type and properties."""
 
     id: str
     comments: str
@@ -46,7 +46,7 @@ class ProcessorOptions(TypedDict, total=False):
 
 
 class QueueConnectionOptions(TypedDict, total=False):
-    """Fields of `model.Connection` other than its ends."""
+    """Fields of `flow_model.Connection` other than its ends."""
 
     id: str
     name: str
@@ -58,7 +58,7 @@ class QueueConnectionOptions(TypedDict, total=False):
 
 
 class ComponentOptions(TypedDict, total=False):
-    """Fields of `model.Component`."""
+    """Fields of `flow_model.Component`."""
 
     id: str
     comments: str
@@ -156,7 +156,7 @@ class GroupBuilder:
             name: Its name.
             type_: The name of its type, or its class.
             properties: Values by name.
-            options: Fields of `model.Processor`.
+            options: Fields of `flow_model.Processor`.
 
         Raises:
             Conflict: The name is already used.
@@ -226,7 +226,7 @@ class GroupBuilder:
         return document
 
     def connect(self, fields: _Document) -> FlowLink:
-        """Add a connection, given as the fields of `model.Connection`."""
+        """Add a connection, given as the fields of `flow_model.Connection`."""
         self._connections.append(fields)
         return FlowLink(fields)
 

@@ -23,7 +23,7 @@ from penstock.flow.graph.flow_index import (
     PlacedConnection,
     PlacedGroup,
 )
-from penstock.flow.graph.model import Flow, FlowModel, Parameter
+from penstock.flow.graph.flow_model import Flow, FlowModel, Parameter
 from penstock.flow.graph.parameters import Scopes, references, used_texts
 
 _Placed: TypeAlias = PlacedComponent | PlacedConnection | PlacedGroup

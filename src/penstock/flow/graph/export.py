@@ -16,7 +16,7 @@ from typing import Final
 import yaml
 
 from penstock.flow.graph.declarations import ProcessorTypes
-from penstock.flow.graph.model import (
+from penstock.flow.graph.flow_model import (
     FORMAT_NUMBER,
     Connection,
     Flow,

@@ -24,7 +24,7 @@ from typing import Final, Self
 from penstock.core.errors import NotFound
 from penstock.core.names import normalised
 from penstock.core.similar_names import nearest
-from penstock.flow.graph.model import Connection, Flow, Funnel, Port, ProcessGroup, Processor
+from penstock.flow.graph.flow_model import Connection, Flow, Funnel, Port, ProcessGroup, Processor
 from penstock.flow.graph.source_locations import Path
 
 _NAMESPACE: Final = uuid.UUID("6f2c7a3e-3d0b-5e5f-8a57-9f8f0f5f6c11")

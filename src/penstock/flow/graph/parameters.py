@@ -1,7 +1,7 @@
 """Parameters: the meaning of ``#{name}`` in a property or a period of a group.
 
 Owns the notation, the parameter that a name refers to in a group, and the loaded values. Does not
-own declarations (`model`), nor where external values are stored.
+own declarations (`flow_model`), nor where external values are stored.
 
 A name refers to the group's own parameter; otherwise to that of the group's context, or of a
 context that it inherits from, in their order; otherwise to the parameter of that name in the parent
@@ -22,7 +22,7 @@ from typing import Final
 from penstock.core.errors import PenstockError
 from penstock.core.similar_names import nearest
 from penstock.flow.graph.flow_index import FlowIndex, PlacedComponent, PlacedGroup
-from penstock.flow.graph.model import Flow, Parameter, ParameterContext, Processor
+from penstock.flow.graph.flow_model import Flow, Parameter, ParameterContext, Processor
 from penstock.flow.graph.source_locations import (
     FlowProblem,
     InvalidFlow,

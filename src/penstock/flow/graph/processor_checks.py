@@ -12,7 +12,7 @@ from penstock.core.errors import InvalidRequest
 from penstock.flow.graph.check_context import CheckContext
 from penstock.flow.graph.declarations import NOT_IMPORTED, ProcessorDeclaration
 from penstock.flow.graph.flow_index import PlacedComponent
-from penstock.flow.graph.model import Processor, Strategy
+from penstock.flow.graph.flow_model import Processor, Strategy
 from penstock.flow.graph.parameters import MASK, sole_reference, texts_of
 from penstock.flow.graph.source_locations import FlowProblem, Path, listed
 from penstock.flow.processor.processor import InputRequirement

@@ -26,7 +26,7 @@ from penstock.flow.graph.flow_index import (
     PlacedConnection,
     PlacedGroup,
 )
-from penstock.flow.graph.model import Flow, Processor
+from penstock.flow.graph.flow_model import Flow, Processor
 from penstock.flow.graph.processor_checks import processor_problems, unknown_relationship
 from penstock.flow.graph.source_locations import FlowProblem, Path, SourceLocations, listed
 from penstock.flow.processor.processor import InputRequirement

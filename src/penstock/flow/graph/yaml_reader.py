@@ -20,7 +20,7 @@ from pydantic_core import ErrorDetails
 
 from penstock.core.similar_names import nearest
 from penstock.core.yaml_tree import InvalidYaml, YamlLimits, YamlNode, read_tree
-from penstock.flow.graph.model import (
+from penstock.flow.graph.flow_model import (
     Connection,
     Flow,
     FlowModel,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from penstock.flow.flowfile import FlowFile
-    from penstock.flow.swap.nifi.swap_files import NifiSwapSummary
+    from penstock.flow.swap.nifi.nifi_swap_file import NifiSwapSummary
 
 T = TypeVar("T")
 

@@ -5,8 +5,8 @@ from penstock.flow.processor import ProcessContext, ProcessSession, Processor, P
 
 from penstock.flow.errors import ContentMissing, ProcessError, SessionMisuse, Terminated
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.processor.context import ProcessContext, ProcessorHost, ProcessorIdentity
 from penstock.flow.processor.expression_language import Expression
+from penstock.flow.processor.process_context import ProcessContext, ProcessorHost, ProcessorIdentity
 from penstock.flow.processor.processor import (
     InputRequirement,
     InvalidConfiguration,
@@ -36,7 +36,7 @@ from penstock.flow.processor.property_types import (
 )
 from penstock.flow.processor_state import StateManager
 from penstock.flow.relationships import Relationship, RelationshipRetry, RetryBackoff
-from penstock.flow.session.session import ProcessSession
+from penstock.flow.session.process_session import ProcessSession
 
 __all__ = [
     "BOOL",

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.flow.processor.functions import FUNCTIONS, SUBJECTLESS
+from penstock.flow.processor.expression_functions import FUNCTIONS, SUBJECTLESS
 from penstock.flow.processor.processor import (
     InputRequirement,
     Processor,

@@ -1,6 +1,6 @@
 """Expressions, which depend on the FlowFile: ``${attribute:function(argument)}`` within text.
 
-Owns parsing and evaluation. Does not own the functions (`functions`).
+Owns parsing and evaluation. Does not own the functions (`expression_functions`).
 
     text        any text; ``$$`` before a brace is a literal dollar sign
     expression  ``${`` subject (``:`` function)* ``}``
@@ -25,7 +25,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 from penstock.core.errors import InvalidRequest
 from penstock.flow.errors import ProcessError
 from penstock.flow.flowfile import UUID, FlowFile
-from penstock.flow.processor.functions import FUNCTIONS, SUBJECTLESS, Value, as_text
+from penstock.flow.processor.expression_functions import FUNCTIONS, SUBJECTLESS, Value, as_text
 
 T = TypeVar("T")
 

@@ -18,11 +18,11 @@ from functools import lru_cache
 from typing import ClassVar, Final, Self
 
 from penstock.core.errors import InvalidRequest
-from penstock.flow.processor.context import ProcessContext
+from penstock.flow.processor.process_context import ProcessContext
 from penstock.flow.processor.properties import DynamicProperties, Property
 from penstock.flow.processor.property_types import PropertyValue
 from penstock.flow.relationships import Relationship
-from penstock.flow.session.session import ProcessSession
+from penstock.flow.session.process_session import ProcessSession
 
 _MAX_DYNAMIC: Final = 10_000
 _KEPT_CLASSES: Final = 1_024

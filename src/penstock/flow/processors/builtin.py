@@ -1,8 +1,8 @@
 """Table of the built-in processors: name and import path.
 
-Owns the table. Does not own the lookup (`processor.registry`). It contains paths instead of
-classes, so that a module is imported only when a flow names its processor: some need packages that
-are not always installed.
+Owns the table. Does not own the lookup (`processor.processor_registry`). It contains paths
+instead of classes, so that a module is imported only when a flow names its processor: some need
+packages that are not always installed.
 """
 
 from __future__ import annotations

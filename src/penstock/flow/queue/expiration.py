@@ -27,7 +27,7 @@ from penstock.flow.queue.ordered_store import OrderedStore
 from penstock.flow.queue.queue_state import QueueState
 from penstock.flow.queue.swap_cursors import RowRemoval, SwapCursor
 from penstock.flow.queue.swap_store import SwapFileInfo
-from penstock.flow.swap.columns import SwapPage
+from penstock.flow.swap.swap_pages import SwapPage
 from penstock.storage.content.claims import ResourceClaim
 
 Mask = npt.NDArray[np.bool_]

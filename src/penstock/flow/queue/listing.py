@@ -21,7 +21,7 @@ from penstock.flow.flowfile import FlowFile
 
 if TYPE_CHECKING:
     from penstock.flow.queue.queue_state import QueueState
-    from penstock.flow.swap.columns import SwapPage
+    from penstock.flow.swap.swap_pages import SwapPage
 
 Mask = npt.NDArray[np.bool_]
 Predicate = Callable[[Mapping[str, str]], bool]

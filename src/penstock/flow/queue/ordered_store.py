@@ -32,7 +32,7 @@ from typing import Final
 from penstock.core.clock import Clock
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import PriorityKey
-from penstock.flow.queue.budget import heap_bytes
+from penstock.flow.queue.heap_budget import heap_bytes
 from penstock.flow.queue.swap_cursors import Entry, KeyMaker, SwapCursors, SwapWindows
 from penstock.flow.queue.swap_store import SwapFileInfo, SwapStore
 from penstock.flow.swap.swap_file import SwapSummary

@@ -25,9 +25,9 @@ from penstock.core.clock import Clock
 from penstock.core.errors import Conflict, InvalidRequest, counted
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import Prioritizer, SortOrder
-from penstock.flow.queue.budget import HeapBudget
 from penstock.flow.queue.drop_requests import DropRequest
 from penstock.flow.queue.expiration import Expiration, SweptRows
+from penstock.flow.queue.heap_budget import HeapBudget
 from penstock.flow.queue.listing import AttributeIs, Predicate, QueueListing
 from penstock.flow.queue.queue_size import Availability, QueueOptions, QueueSize
 from penstock.flow.queue.queue_state import QueueState

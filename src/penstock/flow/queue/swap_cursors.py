@@ -39,10 +39,10 @@ from penstock.core.clock import Clock
 from penstock.core.errors import CorruptData, NotFound, PenstockError
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import PriorityKey
-from penstock.flow.queue.budget import heap_bytes
+from penstock.flow.queue.heap_budget import heap_bytes
 from penstock.flow.queue.swap_store import SwapFileInfo, SwapStore
-from penstock.flow.swap.columns import PAGE_ROWS
 from penstock.flow.swap.swap_file import Rows
+from penstock.flow.swap.swap_pages import PAGE_ROWS
 
 if TYPE_CHECKING:
     from penstock.flow.swap.swap_file import SwapReader

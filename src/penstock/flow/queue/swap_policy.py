@@ -3,7 +3,8 @@
 `SwapPolicy` owns the decision to swap out (over the threshold, or requested by the memory
 budget), the write without the mutex, and the retry after a failed write. `ReadAhead` starts
 reading the next window of the first swap cursor before the current one is used up. Does not own
-the files (`swap_store`), the windows (`swap_cursors`) or the memory of other queues (`budget`).
+the files (`swap_store`), the windows (`swap_cursors`) or the memory of other queues
+(`heap_budget`).
 
 Invariants: a queue writes one swap file at a time, on the thread that puts FlowFiles, so a slow
 disk slows down the source of the FlowFiles. FlowFiles that could not be written stay in memory; the
@@ -24,7 +25,7 @@ from penstock.flow.queue.swap_cursors import SwapCursor, SwapPlan, let_windows_g
 
 if TYPE_CHECKING:
     from penstock.flow.flowfile import FlowFile
-    from penstock.flow.queue.budget import HeapBudget
+    from penstock.flow.queue.heap_budget import HeapBudget
     from penstock.flow.queue.ordered_store import OrderedStore
     from penstock.flow.queue.swap_store import SwapFileInfo
 

@@ -3,8 +3,8 @@
 `CommitLog` owns the state, its mutex, and the callers that wait for durability; every method takes
 the mutex itself. `Committer` owns when and in which order something is made durable: fsyncs,
 snapshots, and the deletion of content and files that a commit released. Does not own the content of
-a commit (`changes`; `state` plans and applies it), reference counts (`storage.content`) or reading
-back (`recovery`).
+a commit (`repository_changes`; `repository_state` plans and applies it), reference counts
+(`storage.content`) or reading back (`recovery`).
 
 Invariants:
 
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from penstock.core.clock import Clock
-    from penstock.flow.repository.changes import RepositoryChange
+    from penstock.flow.repository.commit_records import CommitRecord
     from penstock.flow.repository.journals import FlowJournals
     from penstock.flow.repository.options import RepositoryOptions
-    from penstock.flow.repository.records import CommitRecord
-    from penstock.flow.repository.state import RepositoryState, Undo
+    from penstock.flow.repository.repository_changes import RepositoryChange
+    from penstock.flow.repository.repository_state import RepositoryState, Undo
     from penstock.storage.content.claims import ResourceClaim
-    from penstock.storage.content.repository import ContentRepository
+    from penstock.storage.content.content_repository import ContentRepository
 
 
 _logger = logging.getLogger(__name__)

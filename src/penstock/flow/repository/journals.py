@@ -1,7 +1,7 @@
 """Journals of a repository and their snapshots: consecutive generations, each in its folder.
 
 Owns which journal is written, which ones recovery must read, and when old ones may be deleted. Does
-not own the records (`records`), nor the threads that call it (`commits`).
+not own the records (`commit_records`), nor the threads that call it (`commits`).
 
     journals/<generation>/    commits; the next generation continues after them
     snapshots/<generation>/   state at its start, in parts; the last part is marked
@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import PenstockError
 from penstock.core.msgpack_encoding import pack
-from penstock.flow.repository.records import SnapshotPart
+from penstock.flow.repository.commit_records import SnapshotPart
 from penstock.storage.journal import Journal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from penstock.core.clock import Clock
-    from penstock.flow.repository.state import RepositoryState
+    from penstock.flow.repository.repository_state import RepositoryState
     from penstock.storage.filesystem import FileSystem
 
 FIRST_GENERATION: Final = 1

@@ -1,8 +1,8 @@
 """Recovery at start: reads the newest snapshot and the later commits, and decides which are valid.
 
 Owns finding the durable state and the valid commits after it, and distinguishing damage from a tail
-that a power loss cut off. Does not own the effect of a commit (`state`), swap files (`swap_files`),
-nor the writes after recovery (`repository`).
+that a power loss cut off. Does not own the effect of a commit (`repository_state`), swap files
+(`swap_files`), nor the writes after recovery (`flowfile_repository`).
 
 Invariants:
 
@@ -20,15 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import CorruptData, InvalidRequest, counted
-from penstock.flow.repository.changes import RecoveryEvent
-from penstock.flow.repository.journals import (
-    FIRST_GENERATION,
-    FlowJournals,
-    generations_in,
-    journal_folder,
-    snapshot_folder,
-)
-from penstock.flow.repository.records import (
+from penstock.flow.repository.commit_records import (
     FORMAT_NUMBER,
     CommitRecord,
     decode_batch,
@@ -36,7 +28,15 @@ from penstock.flow.repository.records import (
     decode_part,
     unpack_ids,
 )
-from penstock.flow.repository.state import RepositoryState
+from penstock.flow.repository.journals import (
+    FIRST_GENERATION,
+    FlowJournals,
+    generations_in,
+    journal_folder,
+    snapshot_folder,
+)
+from penstock.flow.repository.repository_changes import RecoveryEvent
+from penstock.flow.repository.repository_state import RepositoryState
 from penstock.storage.journal import Journal
 
 if TYPE_CHECKING:

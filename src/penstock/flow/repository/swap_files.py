@@ -2,8 +2,8 @@
 
 `SwapFiles` is the `SwapStore` of a repository: it owns the order of steps when FlowFiles move to a
 swap file, and the records about rows. `SwapFolder` owns paths, the choice of a new file's name, the
-check at start and the deletion of files. Does not own which files are valid (`state`), the commits
-(`commits`), nor the form of names and bytes (`swap.swap_file`).
+check at start and the deletion of files. Does not own which files are valid (`repository_state`),
+the commits (`commits`), nor the form of names and bytes (`swap.swap_file`).
 
 Invariants:
 
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import CorruptData, NotFound, PenstockError, counted
 from penstock.flow.queue.swap_store import SwapFileInfo
-from penstock.flow.repository.changes import Changes, RecoveryEvent, RowsRemoved, SwapOut
+from penstock.flow.repository.repository_changes import Changes, RecoveryEvent, RowsRemoved, SwapOut
 from penstock.flow.swap.swap_file import SwapReader, swap_file_name, write_swap_file
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from penstock.flow.flowfile import FlowFile
     from penstock.flow.repository.commits import Committer
-    from penstock.flow.repository.state import RepositoryState
+    from penstock.flow.repository.repository_state import RepositoryState
     from penstock.storage.content.claims import ResourceClaim
     from penstock.storage.filesystem import FileSystem
 

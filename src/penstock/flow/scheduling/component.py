@@ -36,7 +36,7 @@ from penstock.flow.scheduling.component_lifecycle import (
     LifecycleState,
 )
 from penstock.flow.scheduling.component_protocol import NOTHING_DONE, TimedRun
-from penstock.flow.scheduling.inbox import SchedulerEvent
+from penstock.flow.scheduling.scheduler_inbox import SchedulerEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.flow.scheduling.component_protocol import ComponentProtocol, RunOutcome
-    from penstock.flow.scheduling.inbox import SchedulerInbox
     from penstock.flow.scheduling.pool import PoolThread
+    from penstock.flow.scheduling.scheduler_inbox import SchedulerInbox
     from penstock.flow.scheduling.strategy import ComponentSchedule
     from penstock.mailbox import Timer
 

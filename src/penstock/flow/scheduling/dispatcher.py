@@ -3,8 +3,8 @@
 Owns when a run begins, the consequences of its end, and the order of components that wait for a
 thread. `ReadyQueue` is pure: it serves components round robin, one run at a time, so that a
 component with many tasks does not overtake the others, and applies the limits of process groups.
-Does not own whether a component is enabled (`lifecycle_driver`), the readiness check (`readiness`)
-or the run slots (`run_slots`).
+Does not own whether a component is enabled (`lifecycle_driver`), the readiness check
+(`component_readiness`) or the run slots (`run_slots`).
 
 Nothing is polled. A component is checked when an event wakes it, when one of its runs ends, and
 when a timer fires: its period, its CRON expression, or the end of a yield, a rest or the first
@@ -30,16 +30,22 @@ from penstock.flow.log_context import of_component
 from penstock.flow.scheduling.component import RunEnded, TriggerRun
 from penstock.flow.scheduling.component_lifecycle import LifecycleState
 from penstock.flow.scheduling.component_protocol import NOTHING_DONE, RunOutcome, TimedRun
-from penstock.flow.scheduling.inbox import SchedulerEvent
-from penstock.flow.scheduling.readiness import BUSY, READY, TIME, ReadinessVerdict, check_readiness
+from penstock.flow.scheduling.component_readiness import (
+    BUSY,
+    READY,
+    TIME,
+    ReadinessVerdict,
+    check_readiness,
+)
 from penstock.flow.scheduling.run_slots import RunSlots
+from penstock.flow.scheduling.scheduler_inbox import SchedulerEvent
 from penstock.flow.scheduling.strategy import SchedulingStrategy
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.flow.scheduling.component import ScheduledComponent
-    from penstock.flow.scheduling.inbox import SchedulerInbox
     from penstock.flow.scheduling.pool import TriggerPool
+    from penstock.flow.scheduling.scheduler_inbox import SchedulerInbox
     from penstock.flow.scheduling.strategy import ComponentSchedule
 
 

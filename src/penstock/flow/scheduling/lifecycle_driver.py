@@ -28,14 +28,14 @@ from penstock.flow.scheduling.component import (
     MethodResult,
 )
 from penstock.flow.scheduling.component_lifecycle import COMPONENT_MACHINE, ComponentEvent, Effect
-from penstock.flow.scheduling.inbox import SchedulerEvent
+from penstock.flow.scheduling.scheduler_inbox import SchedulerEvent
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.flow.scheduling.component import ScheduledComponent
     from penstock.flow.scheduling.dispatcher import Dispatcher, SchedulerOptions
-    from penstock.flow.scheduling.inbox import SchedulerInbox
     from penstock.flow.scheduling.pool import TriggerPool
+    from penstock.flow.scheduling.scheduler_inbox import SchedulerInbox
 
 _log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Run slots of components: when each is free for a run.
 
 Owns periods and firing times, and reports when they are over. Does not own whether a run begins in
-a free slot (`readiness`, `dispatcher`).
+a free slot (`component_readiness`, `dispatcher`).
 
 Invariant: a run slot is free, waits for a timer, or is used by a run. The slot of a CRON driven
 component is free from a firing time until a run begins or there is nothing to do.
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from penstock.flow.log_context import of_component
-from penstock.flow.scheduling.inbox import SchedulerEvent
+from penstock.flow.scheduling.scheduler_inbox import SchedulerEvent
 from penstock.flow.scheduling.strategy import MissedRunPolicy, SchedulingStrategy, next_firing_ms
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.flow.scheduling.component import ScheduledComponent
-    from penstock.flow.scheduling.inbox import SchedulerInbox
+    from penstock.flow.scheduling.scheduler_inbox import SchedulerInbox
 
 _log = logging.getLogger(__name__)
 

@@ -25,9 +25,9 @@ from penstock.flow.scheduling.component import (
 )
 from penstock.flow.scheduling.component_lifecycle import ComponentEvent
 from penstock.flow.scheduling.dispatcher import CheckDue, Dispatcher, NoSingleRun, SchedulerOptions
-from penstock.flow.scheduling.inbox import SchedulerEvent, SchedulerInbox
 from penstock.flow.scheduling.lifecycle_driver import LifecycleDriver, RetryDue, StartOverdue
 from penstock.flow.scheduling.run_slots import CronTimeDue, PeriodEnded
+from penstock.flow.scheduling.scheduler_inbox import SchedulerEvent, SchedulerInbox
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock

@@ -4,7 +4,7 @@
 FlowFile was transferred or removed, clones FlowFiles for several connections, and removes those
 that end at an auto-terminated relationship. `find_retried` applies the retry rule of a
 relationship: which FlowFiles go back unchanged, and how long they are penalized or the
-processor yields. Does not own the commit itself (`transaction`) or the session's records
+processor yields. Does not own the commit itself (`session_transaction`) or the session's records
 (`session_state`).
 
 Invariants: every FlowFile of the session is in exactly one place of the prepared commit: in a
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from penstock.flow.errors import SessionMisuse
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.relationships import RETRY_COUNT_PREFIX, RetryBackoff
-from penstock.flow.repository.changes import Changes
+from penstock.flow.repository.repository_changes import Changes
 from penstock.flow.session.session_state import (
     TO_SOURCE,
     TakenFlowFiles,

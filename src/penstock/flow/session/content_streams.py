@@ -1,7 +1,7 @@
 """Streams of FlowFile content, and copying of files to and from content piece by piece.
 
 Owns the streams that processors read and write. Does not own the FlowFile of the content, nor the
-use of the written bytes (`content`). Invariant: a stream cannot be used after its session.
+use of the written bytes (`session_content`). Invariant: a stream cannot be used after its session.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from penstock.storage.content.reader import ContentReader
-    from penstock.storage.content.repository import ContentWriter
+    from penstock.storage.content.content_reader import ContentReader
+    from penstock.storage.content.content_repository import ContentWriter
     from penstock.storage.filesystem import FileSystem
 
 PIECE_BYTES: Final = 1 << 20

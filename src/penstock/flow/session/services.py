@@ -18,9 +18,9 @@ from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor_state import StateManager
 from penstock.flow.queue.queue import FilterVerdict, PollResult
 from penstock.flow.relationships import RelationshipRetry
-from penstock.flow.repository.changes import Changes
+from penstock.flow.repository.repository_changes import Changes
 from penstock.flow.session.batch_limit import BatchLimit
-from penstock.storage.content.repository import ContentRepository
+from penstock.storage.content.content_repository import ContentRepository
 from penstock.storage.filesystem import FileSystem
 
 

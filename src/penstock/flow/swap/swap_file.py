@@ -1,9 +1,9 @@
 """Penstock's swap files: sorted FlowFiles of one queue, in columnar pages with own checksums.
 
 Owns the container: its name, its parts, durable writing, finding and verifying pages. Does not own
-the columns in a page (`columns`), NiFi's files (`nifi`), nor which files are valid (`repository`).
-The parts are the same as NiFi's: magic, name of the serializer, description of the content,
-content.
+the columns in a page (`swap_pages`), NiFi's files (`nifi`), nor which files are valid
+(`repository`). The parts are the same as NiFi's: magic, name of the serializer, description of the
+content, content.
 
     file   "SWAP"; length of the name (u16, big endian), "Penstock Columnar Swap"
            length of the head (u32), crc32c (u32) of all bytes before it and of the head
@@ -41,7 +41,7 @@ import pyarrow as pa
 from penstock.core.errors import CorruptData, InvalidRequest
 from penstock.core.msgpack_encoding import pack
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.swap.columns import EncodedPage, SwapPage, encode_pages
+from penstock.flow.swap.swap_pages import EncodedPage, SwapPage, encode_pages
 from penstock.storage.content.claims import ResourceClaim
 from penstock.storage.filesystem import FileSystem, ReadFile
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.indexing.actions.action_json import segment_from_json, segment_to_json
 from penstock.indexing.actions.locks import (
     LockAnswer,
     LockedSegment,
@@ -43,7 +44,6 @@ from penstock.indexing.actions.streams import (
     CheckPointDataSourceMetadata,
     UpdateLocation,
 )
-from penstock.indexing.actions.wire import segment_from_json, segment_to_json
 
 __all__ = [
     "AllocatedSegment",

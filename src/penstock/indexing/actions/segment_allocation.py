@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.core.intervals import Interval
-from penstock.indexing.actions.wire import intervals, objects
+from penstock.indexing.actions.action_json import intervals, objects
 from penstock.indexing.engine_json import whole_number
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.core.intervals import Interval
-from penstock.indexing.actions.wire import (
+from penstock.indexing.actions.action_json import (
     intervals,
     objects,
     segment_from_json,

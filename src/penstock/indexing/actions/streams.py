@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.indexing.actions.wire import objects
+from penstock.indexing.actions.action_json import objects
 from penstock.indexing.engine import DataFile
 from penstock.indexing.engine_json import data_file_from_json, data_file_to_json, whole_number
 from penstock.indexing.sequences import Offsets, offsets_from_json, offsets_to_json, range_from_json

@@ -43,7 +43,7 @@ from penstock.indexing.batch.metric_merge import (
 from penstock.indexing.specs import parse_data_schema
 from penstock.indexing.specs.batch.compact import IntervalInput
 from penstock.indexing.specs.batch.task import aligned
-from penstock.segments.model import SegmentId
+from penstock.segments.segment import SegmentId
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

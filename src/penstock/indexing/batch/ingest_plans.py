@@ -17,12 +17,12 @@ from penstock.indexing.specs.batch.task import aligned
 from penstock.indexing.specs.errors import did_you_mean
 from penstock.indexing.specs.inputs import CombiningInput
 from penstock.indexing.specs.task_context import IngestionMode
-from penstock.segments.model import Segment, SegmentId
+from penstock.segments.segment import Segment, SegmentId
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.indexing.batch.engine import SegmentInput
+    from penstock.indexing.batch.batch_engine import SegmentInput
     from penstock.indexing.batch.job import IngestJob
     from penstock.indexing.batch.task_input import TaskInput
     from penstock.indexing.specs.batch.index_parallel import IndexParallelSpec

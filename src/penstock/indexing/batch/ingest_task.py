@@ -35,10 +35,10 @@ from msgspec import structs
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError, counted
 from penstock.core.intervals import condensed
 from penstock.indexing.actions import PublishSegments, SegmentAllocate
-from penstock.indexing.batch.engine import BatchRequest, Unparseable
+from penstock.indexing.batch.batch_engine import BatchRequest, Unparseable
+from penstock.indexing.batch.batch_locks import BatchTaskLocks
 from penstock.indexing.batch.input_segments import SegmentListing
 from penstock.indexing.batch.job import publish_kind
-from penstock.indexing.batch.locks import BatchTaskLocks
 from penstock.indexing.batch.retries import RetryBudget, wait_fields
 from penstock.indexing.batch.retrying_caller import RetryingCaller, Stopped
 from penstock.indexing.batch.segment_assembly import (
@@ -57,7 +57,7 @@ from penstock.indexing.specs.task_context import IngestionMode
 from penstock.indexing.task import TaskResult
 from penstock.indexing.task.parse_errors import LOGGED_MAX, log_parse_errors
 from penstock.indexing.worker.peon_task import IngestionReport, IngestionState
-from penstock.segments.model import Segment
+from penstock.segments.segment import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -66,10 +66,10 @@ if TYPE_CHECKING:
 
     from penstock.core.intervals import Interval
     from penstock.core.waits import DependencyWait
-    from penstock.indexing.batch.engine import ParseError
+    from penstock.indexing.batch.batch_engine import ParseError
+    from penstock.indexing.batch.batch_locks import IngestSpec
+    from penstock.indexing.batch.batch_ports import BatchPorts
     from penstock.indexing.batch.job import IngestJob
-    from penstock.indexing.batch.locks import IngestSpec
-    from penstock.indexing.batch.ports import BatchPorts
     from penstock.indexing.task.task_folder import TaskFolder
     from penstock.storage.metadata import SegmentRow
     from penstock.storage.metadata.rows.publish import PublishKind

@@ -18,9 +18,9 @@ from penstock.storage.metadata import PublishBasis
 
 if TYPE_CHECKING:
     from penstock.core.intervals import Interval
-    from penstock.indexing.batch.ports import AttemptStore
+    from penstock.indexing.batch.batch_ports import AttemptStore
     from penstock.indexing.batch.retrying_caller import RetryingCaller
-    from penstock.segments.model import Segment
+    from penstock.segments.segment import Segment
     from penstock.storage.metadata import SegmentRow
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from penstock.indexing.batch.engine import (
+from penstock.indexing.batch.batch_engine import (
     BatchInput,
     CombinedInput,
     ExternalInput,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.errors import PenstockError, Unavailable, counted
 from penstock.core.intervals import parse_time
 from penstock.indexing.actions import LockTryAcquire, SegmentListUnused, SegmentNuke
-from penstock.indexing.actions.wire import strings
-from penstock.indexing.batch.locks import acquire
+from penstock.indexing.actions.action_json import strings
+from penstock.indexing.batch.batch_locks import acquire
 from penstock.indexing.batch.retries import wait_fields
 from penstock.indexing.batch.retrying_caller import RetryingCaller, Stopped
 from penstock.indexing.file_deletion import delete_files
@@ -24,8 +24,8 @@ from penstock.indexing.worker.peon_task import IngestionReport, IngestionState
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
-    from penstock.indexing.batch.ports import BatchPorts
-    from penstock.indexing.specs.batch.kinds import KillSpec
+    from penstock.indexing.batch.batch_ports import BatchPorts
+    from penstock.indexing.specs.batch.batch_task_specs import KillSpec
     from penstock.indexing.task.task_folder import TaskFolder
 
 _log = logging.getLogger(__name__)

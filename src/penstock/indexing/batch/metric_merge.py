@@ -21,7 +21,7 @@ from penstock.indexing.specs.aggregators import Aggregator
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
-    from penstock.segments.model import Segment
+    from penstock.segments.segment import Segment
 
 MergeMethod = Literal["combine", "compute"]
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import Conflict
 from penstock.core.timeline.chunks import RootRange
-from penstock.segments.model import Segment
+from penstock.segments.segment import Segment
 from penstock.segments.shard_spec import HashBucket, ShardSpec
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from penstock.core.intervals import Interval
     from penstock.indexing.actions import AllocatedSegment
-    from penstock.indexing.batch.engine import Bucket, Partitioning, WrittenFile
-    from penstock.indexing.batch.locks import Rewrite
-    from penstock.indexing.batch.ports import AttemptStore
+    from penstock.indexing.batch.batch_engine import Bucket, Partitioning, WrittenFile
+    from penstock.indexing.batch.batch_locks import Rewrite
+    from penstock.indexing.batch.batch_ports import AttemptStore
     from penstock.indexing.batch.written_files import EngineOutput
 
 

@@ -1,7 +1,7 @@
 """Reads of datasources by a batch task that writes segments, for its plan.
 
 Owns the basis of the task's publish: the segments of its own datasource that were visible when it
-read them. Does not own the locks (`locks`), nor the use of the rows (`ingest_task`).
+read them. Does not own the locks (`batch_locks`), nor the use of the rows (`ingest_task`).
 
 Invariant: all segments of its own datasource that the task reads in order to replace them are in
 the basis, so that a concurrent change of them refuses the publish; or the task has locked those
@@ -14,7 +14,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from penstock.indexing.actions import DatasourceList, MarkSegmentsToUpgrade
-from penstock.indexing.batch.engine import SegmentInput
+from penstock.indexing.batch.batch_engine import SegmentInput
 from penstock.indexing.batch.input_segments import basis_of, joined, visible_segments
 from penstock.indexing.batch.job import ids_digest
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from penstock.core.intervals import Interval
+    from penstock.indexing.batch.batch_locks import BatchTaskLocks
+    from penstock.indexing.batch.batch_ports import AttemptStore
     from penstock.indexing.batch.input_segments import SegmentListing, VisibleSegment
-    from penstock.indexing.batch.locks import BatchTaskLocks
-    from penstock.indexing.batch.ports import AttemptStore
     from penstock.indexing.batch.retrying_caller import RetryingCaller
     from penstock.storage.metadata import PublishBasis
 

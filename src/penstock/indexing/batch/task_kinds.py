@@ -8,17 +8,17 @@ from penstock.indexing.batch.compact_plan import CompactPlan
 from penstock.indexing.batch.ingest_plans import IndexPlan, SqlPlan
 from penstock.indexing.batch.ingest_task import IngestTask
 from penstock.indexing.batch.kill_task import KillTask
+from penstock.indexing.specs.batch.batch_task_specs import KillSpec
 from penstock.indexing.specs.batch.compact import CompactSpec
 from penstock.indexing.specs.batch.index_parallel import IndexParallelSpec
-from penstock.indexing.specs.batch.kinds import KillSpec
 from penstock.indexing.specs.batch.sql_ingest import SqlIngestSpec
 from penstock.indexing.worker.peon_task import TaskKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.indexing.batch.batch_ports import BatchPorts
     from penstock.indexing.batch.ingest_task import IngestPlan
-    from penstock.indexing.batch.ports import BatchPorts
     from penstock.indexing.task.task_folder import TaskFolder
     from penstock.indexing.task_spec import TaskSpec
     from penstock.indexing.worker.peon_task import PeonTask

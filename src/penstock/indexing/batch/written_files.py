@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import CorruptData
-from penstock.indexing.batch.engine import BatchResult, Bucket, ParseError, WrittenFile
+from penstock.indexing.batch.batch_engine import BatchResult, Bucket, ParseError, WrittenFile
 from penstock.indexing.engine import RowCounts
 from penstock.indexing.engine_json import (
     counts_from_json,

@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import Conflict, InvalidRequest, LockRevoked
-from penstock.indexing.lockbox.model import LockGranularity, LockType, TaskRemoval
+from penstock.indexing.lockbox.task_locks import LockGranularity, LockType, TaskRemoval
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from penstock.indexing.lockbox.model import LockRequest, LockTask
+    from penstock.indexing.lockbox.task_locks import LockRequest, LockTask
 
 
 class ActiveLockTasks:

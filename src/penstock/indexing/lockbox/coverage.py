@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import Conflict, LockRevoked
-from penstock.indexing.lockbox.model import HeldLock, LockGranularity, LockType
+from penstock.indexing.lockbox.task_locks import HeldLock, LockGranularity, LockType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.intervals import Interval
     from penstock.indexing.lockbox.lock_table import LockTable
-    from penstock.indexing.lockbox.model import SegmentLike, TaskLock
+    from penstock.indexing.lockbox.task_locks import SegmentLike, TaskLock
 
 
 class SectionLocks:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar, cast
 
 from penstock.core.errors import Closed, Fenced, PenstockError, Unavailable
 from penstock.core.intervals import condensed
+from penstock.indexing.lockbox.lock_store import StoredLocks
 from penstock.indexing.lockbox.lockbox import (
     AcquireLocks,
     AddTask,
@@ -29,8 +30,7 @@ from penstock.indexing.lockbox.lockbox import (
     PlaceTask,
     RemoveTask,
 )
-from penstock.indexing.lockbox.model import LockRefused, LockType
-from penstock.indexing.lockbox.store import StoredLocks
+from penstock.indexing.lockbox.task_locks import LockRefused, LockType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.intervals import Interval
     from penstock.indexing.lockbox.coverage import SectionLocks
+    from penstock.indexing.lockbox.lock_store import LockStore
     from penstock.indexing.lockbox.lockbox import CommandAnswer, LockBatchResult, LockCommand
-    from penstock.indexing.lockbox.model import LockPolicy, LockRequest, SegmentLike
-    from penstock.indexing.lockbox.store import LockStore
+    from penstock.indexing.lockbox.task_locks import LockPolicy, LockRequest, SegmentLike
     from penstock.mailbox.event_mail import EventReceiver
     from penstock.mailbox.lanes import Lanes
 

@@ -18,14 +18,14 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from penstock.core.interval_index import IntervalIndex
-from penstock.indexing.lockbox.model import HeldLock, LockChanges, LockGranularity, LockType
-from penstock.indexing.lockbox.rules import SHARED_BY_GROUPS
+from penstock.indexing.lockbox.lock_rules import SHARED_BY_GROUPS
+from penstock.indexing.lockbox.task_locks import HeldLock, LockChanges, LockGranularity, LockType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
 
     from penstock.core.intervals import Interval
-    from penstock.indexing.lockbox.model import LockRequest, TaskLock
+    from penstock.indexing.lockbox.task_locks import LockRequest, TaskLock
 
 
 class Locked(Protocol):

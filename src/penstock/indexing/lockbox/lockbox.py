@@ -1,6 +1,6 @@
 """Lockbox of one datasource: a state machine over batches of lock commands.
 
-`Lockbox` owns the batch and its undo. It decides by the tables of `rules` which requests are
+`Lockbox` owns the batch and its undo. It decides by the tables of `lock_rules` which requests are
 granted and which locks they revoke. Which tasks may request locks belongs to `active_tasks`, the
 locks themselves to `lock_table`. It does no I/O and has no clock: the caller stores
 `LockBatchResult.changes` and then calls `accept`, or `undo` if storing failed. One thread at a
@@ -21,8 +21,16 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from penstock.core.errors import Conflict, PenstockError
 from penstock.indexing.lockbox.active_tasks import ActiveLockTasks
 from penstock.indexing.lockbox.coverage import SectionLocks, require_covered
+from penstock.indexing.lockbox.lock_rules import (
+    coexist,
+    concerns,
+    next_version,
+    raised_floor,
+    reusable,
+    supersedes,
+)
 from penstock.indexing.lockbox.lock_table import LockGroup, LockTable
-from penstock.indexing.lockbox.model import (
+from penstock.indexing.lockbox.task_locks import (
     HeldLock,
     LockChanges,
     LockGranted,
@@ -34,20 +42,12 @@ from penstock.indexing.lockbox.model import (
     TaskLock,
     TaskRemoval,
 )
-from penstock.indexing.lockbox.rules import (
-    coexist,
-    concerns,
-    next_version,
-    raised_floor,
-    reusable,
-    supersedes,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from penstock.core.intervals import Interval
-    from penstock.indexing.lockbox.model import LockOutcome, LockRequest, LockTask, SegmentLike
+    from penstock.indexing.lockbox.task_locks import LockOutcome, LockRequest, LockTask, SegmentLike
 
 
 REFUSALS_MAX: Final = 8

@@ -19,6 +19,7 @@ from penstock.indexing.lockbox.lock_lane import (
     locked_intervals,
     run_covered,
 )
+from penstock.indexing.lockbox.lock_rules import floor_of
 from penstock.indexing.lockbox.lockbox import (
     AcquireLocks,
     AddTask,
@@ -27,9 +28,8 @@ from penstock.indexing.lockbox.lockbox import (
     ReleaseLocks,
     RemoveTask,
 )
-from penstock.indexing.lockbox.model import LockRefused
 from penstock.indexing.lockbox.restored_locks import restore_locks
-from penstock.indexing.lockbox.rules import floor_of
+from penstock.indexing.lockbox.task_locks import LockRefused
 from penstock.mailbox.event_mail import IgnoredEvents
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from penstock.core.intervals import Interval
     from penstock.indexing.lockbox.coverage import SectionLocks
     from penstock.indexing.lockbox.lock_lane import LocksChanged
-    from penstock.indexing.lockbox.model import (
+    from penstock.indexing.lockbox.lock_store import LockStore
+    from penstock.indexing.lockbox.task_locks import (
         HeldLock,
         LockOutcome,
         LockPolicy,
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
         SegmentLike,
         TaskRemoval,
     )
-    from penstock.indexing.lockbox.store import LockStore
     from penstock.mailbox.event_mail import EventReceiver
     from penstock.mailbox.lanes import Lanes
 

@@ -13,12 +13,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from penstock.indexing.lockbox.lockbox import AddTask, Lockbox
-from penstock.indexing.lockbox.model import HeldLock, LockChanges
+from penstock.indexing.lockbox.task_locks import HeldLock, LockChanges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from penstock.indexing.lockbox.model import LockTask
+    from penstock.indexing.lockbox.task_locks import LockTask
 
 _logger = logging.getLogger(__name__)
 

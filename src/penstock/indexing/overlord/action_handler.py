@@ -41,7 +41,7 @@ from penstock.indexing.actions import (
     segment_to_json,
 )
 from penstock.indexing.engine_json import data_file_to_json
-from penstock.indexing.lockbox.model import LockGranted, LockRefused, Revoked
+from penstock.indexing.lockbox.task_locks import LockGranted, LockRefused, Revoked
 from penstock.indexing.overlord.lock_requests import lock_task, requests_for, segment_requests
 from penstock.indexing.overlord.segment_allocator import SegmentAllocator
 from penstock.indexing.overlord.segment_publisher import OverlordPublisher, SupervisedTasks
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.indexing.engine import DataFile
     from penstock.indexing.lockbox.lockboxes import Lockboxes
-    from penstock.indexing.lockbox.model import LockOutcome, TaskLock
+    from penstock.indexing.lockbox.task_locks import LockOutcome, TaskLock
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.task_spec import TaskSpec
     from penstock.mailbox.lanes import Lanes

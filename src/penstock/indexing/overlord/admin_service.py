@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Conflict
 from penstock.core.instants import format_time
-from penstock.indexing.overlord.compaction.duty import CompactionConfigs, CompactionDuty
-from penstock.indexing.overlord.compaction.supervisors import compaction_summary
+from penstock.indexing.overlord.compaction.compaction_duty import CompactionConfigs, CompactionDuty
+from penstock.indexing.overlord.compaction.compaction_supervisors import compaction_summary
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from concurrent.futures import Future
 
     from penstock.core.intervals import Interval
-    from penstock.indexing.lockbox.model import HeldLock, LockPolicy
-    from penstock.indexing.overlord.compaction.duty import AuditOf
+    from penstock.indexing.lockbox.task_locks import HeldLock, LockPolicy
+    from penstock.indexing.overlord.compaction.compaction_duty import AuditOf
     from penstock.indexing.overlord.compaction.planner import CompactionPlan
     from penstock.indexing.overlord.term import CurrentTerm, LeaderTerm, OverlordPorts
     from penstock.indexing.specs import CompactionSupervisorSpec

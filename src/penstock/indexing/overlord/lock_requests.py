@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import InvalidRequest
-from penstock.indexing.lockbox.model import LockGranularity, LockRequest, LockTask, LockType
+from penstock.indexing.lockbox.task_locks import LockGranularity, LockRequest, LockTask, LockType
 from penstock.indexing.specs.task_context import IngestionMode, read_context
 from penstock.indexing.task_spec import StreamTaskSpec
 

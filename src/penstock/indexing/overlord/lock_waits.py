@@ -26,13 +26,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import LockRevoked, PenstockError, Unavailable
-from penstock.indexing.lockbox.model import LockGranted, LockRefused, Revoked
+from penstock.indexing.lockbox.task_locks import LockGranted, LockRefused, Revoked
 from penstock.indexing.overlord.task_state import TaskEvent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.indexing.lockbox.model import LockOutcome, LockRequest
+    from penstock.indexing.lockbox.task_locks import LockOutcome, LockRequest
     from penstock.indexing.overlord.task_state import QueuedTask
     from penstock.indexing.task_spec import TaskSpec
 

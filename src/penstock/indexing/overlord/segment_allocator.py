@@ -30,7 +30,7 @@ from penstock.core.errors import Closed, Conflict, LockRevoked, PenstockError, U
 from penstock.core.intervals import NAMED_GRANULARITIES, Interval, condensed
 from penstock.indexing.actions import AllocatedSegment
 from penstock.indexing.lockbox.lock_lane import lane_of
-from penstock.indexing.lockbox.model import LockGranted, LockRefused, Revoked
+from penstock.indexing.lockbox.task_locks import LockGranted, LockRefused, Revoked
 from penstock.indexing.overlord.lock_requests import (
     lock_task,
     new_segment_requests,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.indexing.actions import SegmentAllocate
     from penstock.indexing.lockbox.lockboxes import Lockboxes
-    from penstock.indexing.lockbox.model import LockOutcome
+    from penstock.indexing.lockbox.task_locks import LockOutcome
     from penstock.indexing.task_spec import TaskSpec
     from penstock.mailbox.lanes import Lanes
     from penstock.storage.metadata import MetadataStore, PendingRow

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import Conflict
-from penstock.indexing.lockbox.model import LockType
+from penstock.indexing.lockbox.task_locks import LockType
 from penstock.indexing.overlord.lock_requests import lock_type
 from penstock.indexing.task_spec import StreamTaskSpec
 from penstock.storage.metadata import CountsRow, PublishRequest, ReplaceLock

@@ -2,7 +2,7 @@
 
 Owns the supervisors by id, the versions of their specs, the running stream supervisors, and the
 delivery of reports from tasks to them. Does not own what a stream supervisor does
-(`penstock.indexing.supervisor`) or compaction supervisors (`compaction.supervisors`).
+(`penstock.indexing.supervisor`) or compaction supervisors (`compaction.compaction_supervisors`).
 
 Threading: on the overlord's mailbox. Invariants: an id belongs to one kind of supervisor at a
 time. A streaming task in the task queue has its supervisor here, or is ended.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest, NotFound, Unavailable
 from penstock.core.waits import owned
-from penstock.indexing.overlord.compaction.supervisors import (
+from penstock.indexing.overlord.compaction.compaction_supervisors import (
     CompactionSupervisors,
     SubmitResult,
     require_other,

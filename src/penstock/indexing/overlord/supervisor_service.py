@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.core.errors import NotFound
 from penstock.core.names import spelling
-from penstock.indexing.overlord.compaction.supervisors import compaction_summary
+from penstock.indexing.overlord.compaction.compaction_supervisors import compaction_summary
 from penstock.indexing.overlord.task_index import RunnerState
 from penstock.indexing.overlord.wait_reasons import reasons_of
 from penstock.indexing.specs import parse_supervisor
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
-    from penstock.indexing.overlord.compaction.supervisors import SubmitResult
+    from penstock.indexing.overlord.compaction.compaction_supervisors import SubmitResult
     from penstock.indexing.overlord.term import CurrentTerm, LeaderTerm, OverlordPorts
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.specs import AnySupervisorSpec, SupervisorSpec

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.core.errors import Closed, PenstockError
 from penstock.core.state_machine import Refusal
-from penstock.indexing.events import NoEvents
 from penstock.indexing.lockbox.lock_lane import lane_of
+from penstock.indexing.operator_events import NoEvents
 from penstock.indexing.overlord.lock_requests import lock_requests, lock_task
 from penstock.indexing.overlord.lock_waits import LockWaits
 from penstock.indexing.overlord.runner.runner import TaskRunner
@@ -48,10 +48,10 @@ from penstock.mailbox.event_mail import EventReceiver, IgnoredEvents
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
-    from penstock.indexing.events import Events
     from penstock.indexing.lockbox.lock_lane import LocksChanged
     from penstock.indexing.lockbox.lockboxes import Lockboxes
-    from penstock.indexing.lockbox.model import LockOutcome, TaskRemoval
+    from penstock.indexing.lockbox.task_locks import LockOutcome, TaskRemoval
+    from penstock.indexing.operator_events import Events
     from penstock.indexing.overlord.lock_waits import LockAttempt, LockAttemptResult
     from penstock.indexing.ports import WorkerDirectory
     from penstock.indexing.task_spec import TaskSpec

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import LockRevoked, Unavailable
 from penstock.indexing.overlord.task_state import ActiveTaskState, QueuedTask
-from penstock.indexing.supervisor.ports import ActiveStream
+from penstock.indexing.supervisor.supervisor_ports import ActiveStream
 from penstock.indexing.task_spec import StreamTaskSpec
 
 if TYPE_CHECKING:

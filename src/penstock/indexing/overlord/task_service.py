@@ -36,7 +36,7 @@ from penstock.indexing.overlord.runner.worker_config import (
 )
 from penstock.indexing.overlord.task_index import RunnerState
 from penstock.indexing.overlord.wait_reasons import WaitReason, reasons_of
-from penstock.indexing.specs.batch.kinds import parse_batch_task
+from penstock.indexing.specs.batch.batch_task_specs import parse_batch_task
 from penstock.storage.metadata import AuditRow
 
 if TYPE_CHECKING:

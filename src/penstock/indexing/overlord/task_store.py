@@ -31,7 +31,7 @@ from penstock.indexing.overlord.lock_requests import check_lock_requests
 from penstock.indexing.overlord.task_state import ActiveTaskState
 from penstock.indexing.ports import TaskState
 from penstock.indexing.specs.batch.compact import CompactSpec
-from penstock.indexing.specs.model import SpecModel
+from penstock.indexing.specs.spec_base import SpecModel
 from penstock.indexing.specs.task_context import with_defaults
 from penstock.indexing.task_spec import parse_task
 from penstock.storage.metadata import TaskRow
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from penstock.core.clock import Clock
-    from penstock.indexing.events import Events
-    from penstock.indexing.lockbox.model import TaskRemoval
+    from penstock.indexing.lockbox.task_locks import TaskRemoval
+    from penstock.indexing.operator_events import Events
     from penstock.indexing.overlord.task_index import TaskIndex
     from penstock.indexing.overlord.task_state import QueuedTask, TaskEnd
     from penstock.indexing.task_spec import TaskSpec

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Closed, InvalidRequest, PenstockError, counted
-from penstock.indexing.events import NoEvents
+from penstock.indexing.lockbox.lock_store import AlertingLockStore, MetadataLockStore
 from penstock.indexing.lockbox.lockboxes import Lockboxes
-from penstock.indexing.lockbox.store import AlertingLockStore, MetadataLockStore
+from penstock.indexing.operator_events import NoEvents
 from penstock.indexing.overlord.action_handler import ActionHandler
 from penstock.indexing.overlord.duties import DutyRounds, DutyTools
 from penstock.indexing.overlord.errors import NotLeading
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.core.waits import WaitTable
-    from penstock.indexing.events import Events
     from penstock.indexing.lockbox.lock_lane import LocksChanged
+    from penstock.indexing.operator_events import Events
     from penstock.indexing.overlord.duties import Duty
     from penstock.indexing.overlord.task_index import ActiveTask
     from penstock.indexing.overlord.task_state import EndedTask

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from penstock.core.errors import counted
-from penstock.indexing.lockbox.model import LockRefused
+from penstock.indexing.lockbox.task_locks import LockRefused
 from penstock.indexing.overlord.runner.slot_reasons import SlotReason, slots_text
 from penstock.indexing.overlord.task_index import RunnerState
 from penstock.indexing.task_spec import StreamTaskSpec

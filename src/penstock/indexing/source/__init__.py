@@ -1,9 +1,9 @@
 """Sources of streams: topics of Penstock's broker, Kafka topics, folders of growing files."""
 
-from penstock.indexing.source.factory import KafkaClients, open_source
 from penstock.indexing.source.folder import FolderSupplier
-from penstock.indexing.source.supplier import RecordSupplier
-from penstock.indexing.source.topic import TopicSupplier
+from penstock.indexing.source.record_supplier import RecordSupplier
+from penstock.indexing.source.stream_opener import KafkaClients, open_source
+from penstock.indexing.source.topic_supplier import TopicSupplier
 
 __all__ = [
     "FolderSupplier",

@@ -2,6 +2,7 @@
 
 from penstock.indexing.specs.aggregators import Aggregator
 from penstock.indexing.specs.compaction import CompactionSupervisorSpec
+from penstock.indexing.specs.data_schema import DataSchema, TimestampSpec, Transform, TransformSpec
 from penstock.indexing.specs.errors import Mistake, SpecError
 from penstock.indexing.specs.filters import (
     AndFilter,
@@ -20,9 +21,8 @@ from penstock.indexing.specs.inputs import InputSource
 from penstock.indexing.specs.rows.dimensions import Dimension, DimensionsSpec
 from penstock.indexing.specs.rows.granularities import GranularitySpec
 from penstock.indexing.specs.scalars import TIME_COLUMN
-from penstock.indexing.specs.schema import DataSchema, TimestampSpec, Transform, TransformSpec
 from penstock.indexing.specs.stream_config import IoConfig, TuningConfig
-from penstock.indexing.specs.supervisor import (
+from penstock.indexing.specs.supervisor_spec import (
     AnySupervisorSpec,
     IngestionSpec,
     SupervisorSpec,

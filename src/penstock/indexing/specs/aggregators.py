@@ -12,8 +12,8 @@ from typing import ClassVar, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from penstock.indexing.specs.model import Found, IgnoredValue, SpecModel, mistake, mistakes
 from penstock.indexing.specs.scalars import TIME_COLUMN, ColumnName, Count, Flag
+from penstock.indexing.specs.spec_base import Found, IgnoredValue, SpecModel, mistake, mistakes
 
 AggregatorType = Literal[
     "count",

@@ -12,7 +12,6 @@ from typing import ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
-from penstock.indexing.specs.model import Found, IgnoredValue, SpecModel, mistakes
 from penstock.indexing.specs.partitions import (
     DynamicPartitions,
     HashedPartitions,
@@ -20,6 +19,7 @@ from penstock.indexing.specs.partitions import (
     segment_rows_max,
 )
 from penstock.indexing.specs.scalars import Count, Flag
+from penstock.indexing.specs.spec_base import Found, IgnoredValue, SpecModel, mistakes
 
 WITHOUT_EFFECT: Final[Mapping[str, IgnoredValue]] = {
     **dict.fromkeys(

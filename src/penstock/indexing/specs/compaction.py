@@ -21,10 +21,10 @@ from penstock.indexing.specs.batch.compact import (
     IntervalInput,
 )
 from penstock.indexing.specs.batch_tuning import BatchTuning
-from penstock.indexing.specs.model import IgnoredValue, SpecModel
 from penstock.indexing.specs.rows.dimensions import DimensionsSpec
 from penstock.indexing.specs.rows.projections import Projections
 from penstock.indexing.specs.scalars import Count, DatasourceName, Flag, OffsetText
+from penstock.indexing.specs.spec_base import IgnoredValue, SpecModel
 from penstock.indexing.specs.spec_text import read_model
 from penstock.indexing.specs.task_context import COMPACTION_PRIORITY, Context, with_defaults
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from penstock.indexing.specs.model import mistakes
+from penstock.indexing.specs.spec_base import mistakes
 
 _Steps = tuple[str | int, ...]
 

@@ -20,7 +20,7 @@ from pydantic_core import ErrorDetails
 from penstock.core.errors import InvalidRequest
 from penstock.core.similar_names import most_similar
 from penstock.indexing.secrets import shown_in_error
-from penstock.indexing.specs.model import SpecModel
+from penstock.indexing.specs.spec_base import SpecModel
 
 _MAX_SHOWN: Final = 60
 _MISTAKES_MAX: Final = 100

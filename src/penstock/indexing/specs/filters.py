@@ -14,8 +14,8 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from penstock.core.intervals import Interval
 from penstock.indexing.specs.druid_expressions import as_spark_sql
-from penstock.indexing.specs.model import SpecModel, as_mistake, mistake, refuse_types
 from penstock.indexing.specs.scalars import Flag, IntervalText, in_any_case
+from penstock.indexing.specs.spec_base import SpecModel, as_mistake, mistake, refuse_types
 
 
 def _name_of(value: object) -> object:

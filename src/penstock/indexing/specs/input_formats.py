@@ -10,8 +10,8 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
-from penstock.indexing.specs.model import Found, IgnoredValue, SpecModel, mistakes, refuse_types
 from penstock.indexing.specs.scalars import Count, Flag
+from penstock.indexing.specs.spec_base import Found, IgnoredValue, SpecModel, mistakes, refuse_types
 
 # Druid's default for nested values, which has no effect.
 _FLAT: Final[Mapping[str, object]] = {"useFieldDiscovery": True, "fields": []}

@@ -27,10 +27,10 @@ from penstock.indexing.secrets import (
 )
 from penstock.indexing.specs.filters import Filter
 from penstock.indexing.specs.input_formats import InputFormat
-from penstock.indexing.specs.model import Found, SpecModel, mistake, mistakes, refuse_types
 from penstock.indexing.specs.scalars import OWN_PREFIX, DatasourceName, IntervalText
 from penstock.indexing.specs.sources.databases import DatabaseInput
 from penstock.indexing.specs.sources.secret_values import EnvironmentSecret, Secret
+from penstock.indexing.specs.spec_base import Found, SpecModel, mistake, mistakes, refuse_types
 
 _SCHEMES: Final[Mapping[str, tuple[str, ...]]] = {
     "s3": ("s3", "s3a"),

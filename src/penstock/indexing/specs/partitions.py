@@ -11,8 +11,8 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
-from penstock.indexing.specs.model import IgnoredValue, SpecModel, mistakes
 from penstock.indexing.specs.scalars import Count, in_any_case
+from penstock.indexing.specs.spec_base import IgnoredValue, SpecModel, mistakes
 
 ROWS_DEFAULT: Final = 5_000_000
 # Ranges are determined from a sample of the rows, whether these are rolled up already or not.

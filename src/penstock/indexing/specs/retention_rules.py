@@ -17,8 +17,8 @@ from penstock.core.durations import parse_period
 from penstock.core.errors import InvalidRequest
 from penstock.core.instants import add_months
 from penstock.core.intervals import START_OF_TIME_MS, Interval
-from penstock.indexing.specs.model import SpecModel
 from penstock.indexing.specs.scalars import Count, Flag, IntervalText, PeriodText
+from penstock.indexing.specs.spec_base import SpecModel
 from penstock.indexing.specs.spec_text import read_list, read_model
 
 RuleAction = Literal["load", "drop", "broadcast"]

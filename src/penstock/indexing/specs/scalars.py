@@ -19,7 +19,7 @@ from pydantic import (
     ValidationInfo,
 )
 
-from penstock.broker.names import name_mistake
+from penstock.broker.topic_names import name_mistake
 from penstock.core.durations import MAX_DURATION_MS, parse_duration, parse_period
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity, Interval, parse_time
@@ -33,7 +33,7 @@ from penstock.core.names import (
     check_stored_name,
 )
 from penstock.indexing.specs.druid_expressions import as_spark_sql
-from penstock.indexing.specs.model import as_mistake, mistake
+from penstock.indexing.specs.spec_base import as_mistake, mistake
 
 TIME_COLUMN: Final = "__time"
 OWN_PREFIX: Final = "__penstock_"

@@ -24,8 +24,8 @@ from pydantic import JsonValue, ValidationError
 
 from penstock.core.yaml_tree import InvalidYaml, YamlLimits, YamlNode, read_tree
 from penstock.indexing.specs.errors import Mistake, SpecError, spec_error
-from penstock.indexing.specs.model import SpecModel
 from penstock.indexing.specs.scalars import SUBMITTED
+from penstock.indexing.specs.spec_base import SpecModel
 
 _BYTES_MAX: Final = 1024 * 1024
 # There are at most as many values as bytes.

@@ -9,12 +9,15 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from penstock.broker.names import mistake_text, name_mistake
+from penstock.broker.topic_names import mistake_text, name_mistake
 from penstock.indexing.secrets import MASK, MASK_REMEDY
 from penstock.indexing.specs.batch_tuning import WITHOUT_EFFECT
 from penstock.indexing.specs.input_formats import CsvFormat, JsonFormat, TsvFormat
-from penstock.indexing.specs.model import Found, IgnoredValue, SpecModel, mistakes, refuse_types
-from penstock.indexing.specs.rows.records import KafkaFormat, StreamFormat, mistakes_in_message
+from penstock.indexing.specs.rows.stream_formats import (
+    KafkaFormat,
+    StreamFormat,
+    mistakes_in_message,
+)
 from penstock.indexing.specs.scalars import (
     AnswerTimeMs,
     CappedDurationMs,
@@ -26,6 +29,7 @@ from penstock.indexing.specs.scalars import (
     TopicName,
 )
 from penstock.indexing.specs.sources.secret_values import SecretSetting
+from penstock.indexing.specs.spec_base import Found, IgnoredValue, SpecModel, mistakes, refuse_types
 
 __all__ = [
     "AutoScalerConfig",

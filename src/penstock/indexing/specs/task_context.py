@@ -14,7 +14,7 @@ from pydantic import AfterValidator, JsonValue, TypeAdapter, ValidationError
 
 from penstock.core.durations import MAX_DURATION_MS
 from penstock.core.errors import InvalidRequest
-from penstock.indexing.specs.model import Found, mistakes
+from penstock.indexing.specs.spec_base import Found, mistakes
 
 T = TypeVar("T")
 

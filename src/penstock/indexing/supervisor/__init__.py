@@ -1,20 +1,24 @@
 """Supervisors: each keeps the right streaming tasks running for one datasource."""
 
-from penstock.indexing.supervisor.ports import ActiveStream, SupervisorOptions, SupervisorPorts
 from penstock.indexing.supervisor.spec_updates import (
     UpdateAction,
     check_stream,
     succeed,
     update_action,
 )
-from penstock.indexing.supervisor.status import (
+from penstock.indexing.supervisor.stream_watch import cursor_name
+from penstock.indexing.supervisor.supervisor import Supervisor
+from penstock.indexing.supervisor.supervisor_ports import (
+    ActiveStream,
+    SupervisorOptions,
+    SupervisorPorts,
+)
+from penstock.indexing.supervisor.supervisor_status import (
     supervisor_parse_errors,
     supervisor_stats,
     supervisor_status,
     supervisor_summary,
 )
-from penstock.indexing.supervisor.stream_watch import cursor_name
-from penstock.indexing.supervisor.supervisor import Supervisor
 
 __all__ = [
     "ActiveStream",

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.indexing.sequences import Offsets
-    from penstock.indexing.supervisor.state import SupervisorState
-    from penstock.indexing.supervisor.status import SupervisorSnapshot
+    from penstock.indexing.supervisor.supervisor_state import SupervisorState
+    from penstock.indexing.supervisor.supervisor_status import SupervisorSnapshot
     from penstock.indexing.supervisor.task_groups import TaskGroup
 
 

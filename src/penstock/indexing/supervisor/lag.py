@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.core.errors import PenstockError
-    from penstock.indexing.supervisor.state import SupervisorState
-    from penstock.indexing.supervisor.status import SupervisorSnapshot
+    from penstock.indexing.supervisor.supervisor_state import SupervisorState
+    from penstock.indexing.supervisor.supervisor_status import SupervisorSnapshot
 
 
 PERIOD_S: Final = 60.0

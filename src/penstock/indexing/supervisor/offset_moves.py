@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from penstock.indexing.specs import SupervisorSpec
     from penstock.indexing.supervisor.polls import SupervisorPolls
     from penstock.indexing.supervisor.reconciler import Reconciler
-    from penstock.indexing.supervisor.state import SupervisorState
-    from penstock.indexing.supervisor.status import SupervisorSnapshot
+    from penstock.indexing.supervisor.supervisor_state import SupervisorState
+    from penstock.indexing.supervisor.supervisor_status import SupervisorSnapshot
     from penstock.indexing.supervisor.task_protocol import TaskProtocol
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.indexing.supervisor.autoscaler import Autoscaler
     from penstock.indexing.supervisor.lag import LagEvents, TimeLag
     from penstock.indexing.supervisor.reconciler import Reconciler
-    from penstock.indexing.supervisor.state import SupervisorState
+    from penstock.indexing.supervisor.supervisor_state import SupervisorState
     from penstock.indexing.supervisor.task_protocol import TaskProtocol
     from penstock.mailbox import Timer
 

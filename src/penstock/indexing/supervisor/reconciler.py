@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Dependency, NotFound, PenstockError, Unavailable
 from penstock.indexing.ports import TaskState
-from penstock.indexing.supervisor.ports import ActiveStream
+from penstock.indexing.supervisor.supervisor_ports import ActiveStream
 from penstock.indexing.supervisor.task_groups import (
     GroupEvent,
     GroupState,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.indexing.read_plan import AvailableRange
-    from penstock.indexing.supervisor.state import SupervisorState
+    from penstock.indexing.supervisor.supervisor_state import SupervisorState
     from penstock.indexing.supervisor.task_groups import StartPlan
     from penstock.indexing.supervisor.task_protocol import TaskProtocol
     from penstock.indexing.task_spec import StreamTaskSpec

@@ -35,9 +35,9 @@ from penstock.indexing.supervisor.lag import LagEvents, TimeLag
 from penstock.indexing.supervisor.offset_moves import OffsetMoves
 from penstock.indexing.supervisor.polls import SupervisorPolls
 from penstock.indexing.supervisor.reconciler import Reconciler
-from penstock.indexing.supervisor.state import SupervisorState
-from penstock.indexing.supervisor.status import SupervisorSnapshot
 from penstock.indexing.supervisor.stream_watch import StreamWatch, cursor_name
+from penstock.indexing.supervisor.supervisor_state import SupervisorState
+from penstock.indexing.supervisor.supervisor_status import SupervisorSnapshot
 from penstock.indexing.supervisor.task_groups import GroupEvent
 from penstock.indexing.supervisor.task_protocol import EventFacts, TaskProtocol
 from penstock.mailbox.background_calls import CallDispatcher
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.specs import SupervisorSpec
-    from penstock.indexing.supervisor.ports import SupervisorOptions, SupervisorPorts
+    from penstock.indexing.supervisor.supervisor_ports import SupervisorOptions, SupervisorPorts
     from penstock.indexing.task_spec import StreamTaskSpec
     from penstock.mailbox.event_mail import EventReceiver
 

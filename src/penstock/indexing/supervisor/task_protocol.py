@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.core.errors import PenstockError
     from penstock.indexing.ports import TaskClient, TaskReport
     from penstock.indexing.sequences import Offsets
-    from penstock.indexing.supervisor.state import SupervisorState
+    from penstock.indexing.supervisor.supervisor_state import SupervisorState
     from penstock.indexing.supervisor.task_groups import Replica, TaskGroup
     from penstock.mailbox.background_calls import CallDispatcher
 

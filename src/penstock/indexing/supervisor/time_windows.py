@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.indexing.sequences import Offsets
-    from penstock.indexing.supervisor.state import SupervisorState
+    from penstock.indexing.supervisor.supervisor_state import SupervisorState
     from penstock.indexing.supervisor.task_groups import StartPlan
     from penstock.storage.metadata import JsonObject, TaskRow, TaskSummary
 

@@ -30,7 +30,7 @@ from penstock.indexing.actions import (
     SegmentDivision,
 )
 from penstock.indexing.engine import DataFile, DivideRequest, MergeRequest, RowCounts
-from penstock.segments.model import Segment, SegmentId, ShardSpec
+from penstock.segments.segment import Segment, SegmentId, ShardSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -36,8 +36,8 @@ from penstock.indexing.ports import TaskPhase, TaskReport, TaskState
 from penstock.indexing.sequences import SequenceEffect
 from penstock.indexing.task.dead_letters import DeadLetterSends
 from penstock.indexing.task.persist_merge import PersistMerge
-from penstock.indexing.task.reader import StreamReader
 from penstock.indexing.task.sequence_publisher import SequencePublisher
+from penstock.indexing.task.stream_reader import StreamReader
 from penstock.indexing.task.streaming_state import (
     StreamTaskEffect,
     StreamTaskParts,

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from penstock.broker.http_client import BrokerClient
+from penstock.broker.broker_client import BrokerClient
 from penstock.core.errors import NotFound, NotReachable
 from penstock.indexing.read_plan import AvailableRange, SeenTopic
-from penstock.services.answers import objects, whole
-from penstock.services.http_client import COMMAND_LINE
+from penstock.services.json_client import COMMAND_LINE
+from penstock.services.json_values import objects, whole
 
 if TYPE_CHECKING:
     from penstock.indexing.sequences import Offsets

@@ -16,10 +16,10 @@ from typing import Final
 from penstock.core.clock import Clock
 from penstock.core.errors import Dependency, NotReachable, PenstockError, Unavailable
 from penstock.core.waits import DependencyWait, WaitTable, merged, waits_from_json
-from penstock.services.http_client import JsonClient
+from penstock.services.json_client import JsonClient
 from penstock.services.membership.leases import LeaseDirectory
 from penstock.services.membership.membership import BrokerFinder
-from penstock.services.options.values import HostPort
+from penstock.services.options.option_values import HostPort
 from penstock.services.readiness import ReadyState
 
 SERVICES: Final = ("router", "overlord", "flow", "worker")

@@ -27,9 +27,9 @@ from penstock.indexing.ports import (
     WorkerTask,
 )
 from penstock.indexing.task_log import READ_BYTES_MAX, LogPart
-from penstock.services.http_client import Answer, JsonClient
+from penstock.services.json_client import Answer, JsonClient
 from penstock.services.membership.leases import LeaseDirectory
-from penstock.services.options.values import HostPort
+from penstock.services.options.option_values import HostPort
 
 if TYPE_CHECKING:
     from penstock.indexing.sequences import Offsets

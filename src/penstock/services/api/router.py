@@ -33,10 +33,10 @@ from penstock.services.api.indexer.sql_task import SqlTaskRoutes
 from penstock.services.api.overview import ProcessOverview
 from penstock.services.api.process_clients import LOG_OFFSET_HEADER, LOG_SIZE_HEADER
 from penstock.services.api.spec_check import Mistakes, check_expressions, is_checked
-from penstock.services.http_client import JsonClient
+from penstock.services.json_client import JsonClient
 from penstock.services.membership.leases import LeaseDirectory
 from penstock.services.membership.membership import BrokerFinder
-from penstock.services.options.values import HostPort
+from penstock.services.options.option_values import HostPort
 from penstock.services.readiness import ReadyState
 from penstock.spark.tables import TableSource, why_empty
 from penstock.storage.metadata import MetadataStore

@@ -17,8 +17,8 @@ from penstock.core.metrics import Sample
 from penstock.core.threads import death_samples
 from penstock.core.waits import waits_from_json
 from penstock.indexing.specs.compaction import AUTOCOMPACT
-from penstock.services.answers import objects, whole
-from penstock.services.http_client import JsonClient
+from penstock.services.json_client import JsonClient
+from penstock.services.json_values import objects, whole
 from penstock.services.membership.leases import LeaseDirectory
 from penstock.services.membership.membership import BrokerFinder
 from penstock.storage.metadata import CountsRow, Snapshot

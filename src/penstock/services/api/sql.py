@@ -3,7 +3,7 @@
 Owns the format of requests, and errors in Druid's format. Queries run in `penstock.spark.sql`. When
 a client disconnects, its query is cancelled, and the files of its answer are deleted. A client that
 stops reading counts as disconnected: the server closes its connection
-(`broker.http_server.connection`).
+(`broker.http_server.http_connection`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from penstock.services.api.sql_results import (
 )
 from penstock.services.emitter.emitter import Emitter
 from penstock.services.emitter.events import MetricEvent
-from penstock.services.http_client import TRUNCATED_HEADER
+from penstock.services.json_client import TRUNCATED_HEADER
 from penstock.spark.projections.selector import projection_options
 from penstock.spark.sql.service import (
     LargeAnswer,

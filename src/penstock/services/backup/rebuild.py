@@ -26,7 +26,7 @@ from penstock.core.intervals import Interval, parse_time
 from penstock.core.names import DATASOURCE, check_stored_name
 from penstock.segments.deep_storage import LOAD_SPEC_TYPE, DeepStore
 from penstock.segments.layout import FILE_NAME, is_attempt_file
-from penstock.segments.model import Segment, SegmentId
+from penstock.segments.segment import Segment, SegmentId
 from penstock.segments.shard_spec import ShardSpec
 from penstock.storage.metadata import MetadataStore, PublishRequest
 

@@ -21,7 +21,7 @@ import penstock
 from penstock.core.errors import InvalidRequest, NotReachable, PenstockError
 from penstock.core.printable import quoted
 from penstock.services.cli import backups, cron, exit_codes, publish, server, sql, subscribe, topics
-from penstock.services.cli.context import CLI
+from penstock.services.cli.command_options import CLI
 from penstock.services.cli.flow import commands as flow_commands
 from penstock.services.cli.imports import commands as import_commands
 from penstock.services.cli.indexing import (

@@ -24,9 +24,9 @@ import typer
 from penstock.core.errors import InvalidRequest, counted
 from penstock.core.printable import escaped, escaped_json, escaped_lines
 from penstock.core.whole_numbers import int64_of
-from penstock.services.answers import objects, whole
 from penstock.services.cli import exit_codes
 from penstock.services.cli.tables import print_table
+from penstock.services.json_values import objects, whole
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

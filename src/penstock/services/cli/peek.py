@@ -14,11 +14,11 @@ import typer
 from penstock.core.errors import InvalidRequest
 from penstock.core.instants import format_time
 from penstock.core.printable import HIDDEN
-from penstock.services.cli.context import CLI
+from penstock.services.cli.command_options import CLI
 from penstock.services.cli.output import echo_lines, print_json, print_rows
 
 if TYPE_CHECKING:
-    from penstock.broker.http_client import BrokerClient, PartitionOffsets
+    from penstock.broker.broker_client import BrokerClient, PartitionOffsets
 
 _COUNT_MAX = 1_000  # of one request
 _CONTROL = re.compile(f"(?![\t\n\r])[{HIDDEN}]")

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 
 from penstock.core.errors import InvalidRequest, NotFound, Unavailable, counted
-from penstock.services.cli.context import CLI
+from penstock.services.cli.command_options import CLI
 from penstock.services.cli.output import echo, translate_read_errors, warn
 
 if TYPE_CHECKING:
-    from penstock.broker.http_client import BrokerClient
+    from penstock.broker.broker_client import BrokerClient
 
 
 def add_to(app: typer.Typer) -> None:

@@ -14,9 +14,8 @@ import typer
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest, NotReachable, PenstockError, counted
-from penstock.services.answers import objects
 from penstock.services.cli import exit_codes
-from penstock.services.cli.context import CLI
+from penstock.services.cli.command_options import CLI
 from penstock.services.cli.output import (
     echo,
     echo_lines,
@@ -28,6 +27,7 @@ from penstock.services.cli.output import (
 from penstock.services.cli.server_options import Config, DataDir, takes_options
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.process import end_on_thread_death, leave
+from penstock.services.json_values import objects
 from penstock.services.options.resolution import CONFIG_VARIABLE
 from penstock.services.options.table import PenstockOptions
 
@@ -130,7 +130,7 @@ def prepare_spark_command() -> None:
     """Create Spark's class archive, which halves the start time; `make setup` runs this."""
     # Imported here, because no other command needs them.
     from penstock.services.host.host_plan import spark_cache_folder  # noqa: PLC0415
-    from penstock.spark.connect.server import prepare_spark  # noqa: PLC0415
+    from penstock.spark.connect.spark_server import prepare_spark  # noqa: PLC0415
 
     prepare_spark(spark_cache_folder(os.environ), os.environ, SystemClock())
 

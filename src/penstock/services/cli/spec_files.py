@@ -113,7 +113,7 @@ def _tree(content: bytes) -> YamlNode | None:
 def _kind_of(root: YamlNode) -> DocumentKind | None:
     """Return the kind of a file, if it is clear."""
     # Imported here, because it is slow, and only an error needs them.
-    from penstock.indexing.specs.batch.kinds import BATCH_TASK_TYPES  # noqa: PLC0415 - slow to import
+    from penstock.indexing.specs.batch.batch_task_specs import BATCH_TASK_TYPES  # noqa: PLC0415 - slow to import
     from penstock.indexing.specs.compaction import AUTOCOMPACT  # noqa: PLC0415 - slow to import
     from penstock.indexing.specs.stream_config import StreamType  # noqa: PLC0415 - slow to import
 

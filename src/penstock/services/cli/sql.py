@@ -16,9 +16,8 @@ import typer
 from penstock.core.errors import InvalidRequest, NotFound, PenstockError
 from penstock.core.http_errors import error_of_answer
 from penstock.core.printable import quoted
-from penstock.services.answers import part
-from penstock.services.cli.context import CLI, QUERY_TIMEOUT_S
-from penstock.services.cli.indexing.forms import follow
+from penstock.services.cli.command_options import CLI, QUERY_TIMEOUT_S
+from penstock.services.cli.indexing.followed_tasks import follow
 from penstock.services.cli.output import (
     cell,
     echo,
@@ -29,7 +28,8 @@ from penstock.services.cli.output import (
     warn_lines,
 )
 from penstock.services.cli.tables import print_table
-from penstock.services.http_client import COMMAND_LINE, JsonClient, json_body
+from penstock.services.json_client import COMMAND_LINE, JsonClient, json_body
+from penstock.services.json_values import part
 from penstock.services.sql_client import ask
 
 HISTORY = Path("~/.penstock_history")

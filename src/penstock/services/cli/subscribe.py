@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 import typer
 
 from penstock.core.errors import InvalidRequest, PenstockError, counted
-from penstock.services.cli.context import CLI
+from penstock.services.cli.command_options import CLI
 from penstock.services.cli.output import warn, write_bodies
-from penstock.services.http_client import JsonClient
+from penstock.services.json_client import JsonClient
 
 Topic = Annotated[str, typer.Argument(help="Name of the topic.")]
 Max = Annotated[

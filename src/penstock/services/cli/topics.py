@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from penstock.broker.names import require_name
+from penstock.broker.topic_names import require_name
 from penstock.core.errors import InvalidRequest
 from penstock.core.instants import parse_time
-from penstock.services.answers import objects, whole
 from penstock.services.cli import peek
-from penstock.services.cli.context import CLI
+from penstock.services.cli.command_options import CLI
 from penstock.services.cli.output import confirm, echo, print_json, print_rows
-from penstock.services.http_client import JsonClient
+from penstock.services.json_client import JsonClient
+from penstock.services.json_values import objects, whole
 
 topic_app = typer.Typer(
     help="Topics, which store events.", no_args_is_help=True, rich_markup_mode=None

@@ -4,7 +4,7 @@
 `flow_at_work` and `tasks_at_work` list the active parts while no count changes, because the first
 Spark job can take half a minute; both are pure. `DemoView` shows a `DemoProgress` as one progress
 bar on a terminal and as short lines elsewhere. Does not own the input files (`flights`) or when a
-stage is complete (`run`).
+stage is complete (`demo_run`).
 
 Threading: each thread that counts writes only its own fields of `DemoProgress`.
 """
@@ -23,13 +23,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from penstock.broker.http_client import BrokerClient
+from penstock.broker.broker_client import BrokerClient
 from penstock.core.errors import NotFound, PenstockError, counted
 from penstock.core.printable import escaped
-from penstock.services.answers import objects, part
 from penstock.services.examples import example
 from penstock.services.host.server_process import ServerProcess
-from penstock.services.http_client import JsonClient
+from penstock.services.json_client import JsonClient
+from penstock.services.json_values import objects, part
 
 _MS_PER_S: Final = 1_000
 _PHASES: Final = {

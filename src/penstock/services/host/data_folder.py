@@ -27,9 +27,9 @@ import penstock
 from penstock.core.clock import Clock
 from penstock.core.errors import Conflict, InvalidRequest, Unavailable, counted
 from penstock.core.intervals import format_time
+from penstock.services.options.option_values import HostPort
 from penstock.services.options.resolution import CONFIG_FILE
 from penstock.services.options.table import METADATA_FILE
-from penstock.services.options.values import HostPort
 from penstock.storage.disk import OsFileSystem
 
 FORMAT = 1
@@ -152,7 +152,7 @@ class DataFolder:
         check_path(self.path.absolute(), "--data-dir")
         with self._translated_errors("written", "write"):
             # Accessible only for this user, because tasks and metadata may contain passwords of
-            # inputs. `permissions` restricts a folder that exists already.
+            # inputs. `folder_permissions` restricts a folder that exists already.
             self.path.mkdir(0o700, parents=True, exist_ok=True)
             if self._is_new():
                 self._make_ours()

@@ -23,19 +23,19 @@ from penstock.core.clock import Clock
 from penstock.core.errors import Conflict, Dependency, InvalidRequest
 from penstock.core.host_memory import total_memory_bytes
 from penstock.services.host.data_folder import DataFolder, check_path, queries_run_folder
+from penstock.services.host.folder_permissions import hadoop_umask
 from penstock.services.host.launcher import ChildPlan
 from penstock.services.host.liveness import LivenessCheck, greet
 from penstock.services.host.memory import SHARED, query_spark
-from penstock.services.host.permissions import hadoop_umask
 from penstock.services.host.process import ChildCommand, free_port, is_free, listen
 from penstock.services.host.restart_policy import ENDS_BEFORE_READY_MAX, FLOW_ENDS_MAX
 from penstock.services.options import resolution
+from penstock.services.options.option_values import HostPort
 from penstock.services.options.table import VARIABLE_PREFIX, PenstockOptions, local_path
-from penstock.services.options.values import HostPort
 from penstock.spark.connect.unstoppable_work import stuck_reason
 
 if TYPE_CHECKING:
-    from penstock.spark.connect.server import SparkServerOptions
+    from penstock.spark.connect.spark_server import SparkServerOptions
 
 # Without these, each Python child would keep an arena per thread, a BLAS thread per core, and a
 # thread that returns Arrow's unused memory, which allocations do as well.
@@ -74,7 +74,7 @@ _STOP_STAGES = {
 _ENDS_MAX = {"flow": FLOW_ENDS_MAX + 1}
 
 _EVERY_HOST = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with addresses in options
-# In the form of `penstock.spark.connect.server.remote_address`. A remote Spark has no token.
+# In the form of `penstock.spark.connect.spark_server.remote_address`. A remote Spark has no token.
 _OWN_SPARK = re.compile(r"sc://localhost:(?P<port>\d{1,5})/;token=(?P<token>[\w-]+)")
 
 # Also defined in `penstock.indexing.specs`, whose import would cost the launcher memory.
@@ -110,7 +110,7 @@ class _Spark:
     def remote(self) -> str:
         """Its `sc://` address."""
         # Imported here and below, because a host that uses a remote Spark does not need it.
-        from penstock.spark.connect.server import remote_address  # noqa: PLC0415
+        from penstock.spark.connect.spark_server import remote_address  # noqa: PLC0415
 
         return remote_address(self.port, self.token)
 
@@ -267,7 +267,7 @@ class HostPlan:
         )
 
     def _spark(self, spark: _Spark) -> ChildPlan:
-        from penstock.spark.connect.server import SparkServerOptions, prepare  # noqa: PLC0415
+        from penstock.spark.connect.spark_server import SparkServerOptions, prepare  # noqa: PLC0415
 
         # The Spark of tasks keeps its original folders; the one of queries has its own.
         below = "" if spark.name == "spark" else spark.name
@@ -313,7 +313,7 @@ def trial_options(
 ) -> SparkServerOptions:
     """Return how `penstock doctor` starts Spark for a short time, with all files in a folder."""
     # Imported here, because the launcher of a remote Spark does not need it.
-    from penstock.spark.connect.server import SparkServerOptions  # noqa: PLC0415
+    from penstock.spark.connect.spark_server import SparkServerOptions  # noqa: PLC0415
 
     return SparkServerOptions(
         run_folder=folder / "run",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.services.options.table import PenstockOptions
-from penstock.spark.connect.address import shown
+from penstock.spark.connect.connect_address import shown
 
 SHARED = "none"
 _UNITS = {"m": 1 << 20, "g": 1 << 30}

@@ -29,7 +29,7 @@ from penstock.core.clock import Clock, pause
 from penstock.core.errors import Conflict, Unavailable
 from penstock.core.threads import DEATHS
 from penstock.services.host.restart_policy import RESTART_REQUESTED
-from penstock.services.options.values import HostPort
+from penstock.services.options.option_values import HostPort
 
 # From <sys/prctl.h>.
 _PR_SET_PDEATHSIG = 1

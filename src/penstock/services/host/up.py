@@ -23,9 +23,9 @@ from penstock.services.host.data_folder import (
     about_process,
     broker_addresses,
 )
+from penstock.services.host.folder_permissions import make_deep_storage, private_data_folder
 from penstock.services.host.host_plan import HostPlan
 from penstock.services.host.launcher import Launcher
-from penstock.services.host.permissions import make_deep_storage, private_data_folder
 from penstock.services.host.process import listen_with_retries, retry_conflicts
 from penstock.services.options.table import PenstockOptions, local_path
 from penstock.storage.deletion_hold import clear_expired

@@ -27,7 +27,7 @@ from typing import Final, Protocol
 from penstock.core.errors import InvalidRequest
 from penstock.core.instants import format_time, parse_time
 from penstock.core.waits import WaitTable
-from penstock.services.options.values import HostPort
+from penstock.services.options.option_values import HostPort
 
 Service = Mapping[str, object]
 

@@ -27,7 +27,7 @@ from penstock.core.threads import OnDeath, OwnedThread
 from penstock.core.waits import DependencyWait, WaitTable
 from penstock.services.membership.discovery import Node
 from penstock.services.membership.watchers import CallThread, RoleWatchers
-from penstock.services.options.values import HostPort
+from penstock.services.options.option_values import HostPort
 from penstock.storage.metadata import LeaseRow, Term
 
 if TYPE_CHECKING:

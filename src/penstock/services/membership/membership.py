@@ -17,8 +17,8 @@ from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
 from penstock.services.membership.discovery import Node, Service
 from penstock.services.membership.election import Contest, TermContest, refuses
 from penstock.services.membership.leases import LeaseDirectory, LeaseDiscovery, LeaseView
+from penstock.services.options.option_values import HostPort
 from penstock.services.options.table import PenstockOptions
-from penstock.services.options.values import HostPort
 from penstock.storage.metadata import LeaseRow, MetadataStore
 
 if TYPE_CHECKING:

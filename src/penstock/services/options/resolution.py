@@ -19,8 +19,8 @@ from typing import Final, cast
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.similar_names import most_similar
+from penstock.services.options.option_values import masked
 from penstock.services.options.table import VARIABLE_PREFIX, PenstockOptions, option_entries
-from penstock.services.options.values import masked
 
 CONFIG_FILE: Final = "penstock.toml"
 _SECRET_BYTES_MAX: Final = 4_096

@@ -17,8 +17,8 @@ from urllib.parse import unquote, urlsplit
 
 from penstock.core.durations import parse_duration
 from penstock.indexing.ports import DEFAULT_WORKER_CATEGORY
-from penstock.services.options import values as read
-from penstock.services.options.values import HostPort
+from penstock.services.options import option_values as read
+from penstock.services.options.option_values import HostPort
 from penstock.storage.sqlite_urls import sqlite_url
 
 METADATA_FILE: Final = "metadata.db"

@@ -17,7 +17,7 @@ from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.core.garbage_collection import freeze_new_objects
 from penstock.core.printable import escaped_lines
 from penstock.services.host.data_folder import DataFolder
-from penstock.services.host.permissions import use_umask
+from penstock.services.host.folder_permissions import use_umask
 from penstock.services.host.process import die_with_parent, end_on_thread_death, leave
 from penstock.services.host.restart_policy import INVALID_OPTIONS
 from penstock.services.host.up import log_to_file

@@ -27,8 +27,8 @@ from penstock.core.threads import OnDeath, OwnedThread
 from penstock.services.host.data_folder import DataFolder, about_process, broker_addresses
 from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
 from penstock.services.membership.membership import Membership, broker_service
+from penstock.services.options.option_values import HostPort
 from penstock.services.options.table import PenstockOptions
-from penstock.services.options.values import HostPort
 from penstock.services.roles.runtime import RoleContext
 from penstock.storage.deletion_hold import HoldingFileSystem
 from penstock.storage.metadata import MetadataStore

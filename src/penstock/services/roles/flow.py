@@ -22,7 +22,7 @@ from penstock.core.threads import JobTimer
 from penstock.core.uuids import RandomUuids
 from penstock.core.waits import DependencyWait
 from penstock.flow.controller.controller import ControllerOptions, FlowController
-from penstock.flow.controller.metrics import flow_samples
+from penstock.flow.controller.flow_metrics import flow_samples
 from penstock.flow.processors.topics.service_addresses import SERVICE, ServiceAddresses
 from penstock.flow.write_guard import WRITE_GUARD
 from penstock.services.api.asgi import METRICS_TYPE, application

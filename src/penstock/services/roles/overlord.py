@@ -24,12 +24,12 @@ from penstock.core.durations import parse_duration
 from penstock.core.errors import Dependency, InvalidRequest
 from penstock.core.waits import merged
 from penstock.indexing.overlord import Overlord, OverlordOptions, OverlordPorts
-from penstock.indexing.overlord.compaction.duty import CompactionDuty
+from penstock.indexing.overlord.compaction.compaction_duty import CompactionDuty
 from penstock.indexing.overlord.duties import Duty, DutyTools
 from penstock.indexing.overlord.duties.janitor import JanitorDuty
 from penstock.indexing.overlord.duties.retention import ChangedRules, RetentionDuty
 from penstock.indexing.overlord.duties.unused_segments import UnusedSegmentsDuty
-from penstock.indexing.overlord.runner.ports import RunnerOptions
+from penstock.indexing.overlord.runner.runner_options import RunnerOptions
 from penstock.indexing.overlord.task_queue import TaskQueueOptions
 from penstock.indexing.ports import TaskLocation
 from penstock.indexing.specs.task_context import checked_context
@@ -38,8 +38,8 @@ from penstock.mailbox.lanes import ThreadLanes
 from penstock.segments.deep_storage import DeepStore
 from penstock.services.api.asgi import application
 from penstock.services.api.broker_port import HttpBrokerPort
+from penstock.services.api.indexer.overlord_routes import OverlordParts, overlord_routes
 from penstock.services.api.indexer.request_parts import ACTION_BYTES_MAX
-from penstock.services.api.indexer.routes import OverlordParts, overlord_routes
 from penstock.services.api.indexer.task_files import peon_reports
 from penstock.services.api.leader_only import LeaderOnly
 from penstock.services.api.process_clients import HttpTaskClient, LeasedWorkers
@@ -87,7 +87,7 @@ logger = logging.getLogger(__name__)
 
 
 class EmittedEvents:
-    """`penstock.indexing.events.Events` over an emitter."""
+    """`penstock.indexing.operator_events.Events` over an emitter."""
 
     def __init__(self, emitter: Emitter) -> None:
         self._emitter = emitter

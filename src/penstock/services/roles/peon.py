@@ -25,7 +25,7 @@ from penstock.core.clock import Clock
 from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.core.threads import DEATHS, OwnedThread
 from penstock.indexing.actions import UpdateLocation
-from penstock.indexing.batch.ports import BatchPorts
+from penstock.indexing.batch.batch_ports import BatchPorts
 from penstock.indexing.batch.task_kinds import batch_kinds
 from penstock.indexing.ports import TaskLocation
 from penstock.indexing.task.streaming_state import TaskPorts
@@ -41,22 +41,22 @@ from penstock.services.api.broker_port import HttpBrokerPort
 from penstock.services.api.peon import PeonRoutes
 from penstock.services.api.process_clients import HttpActionClient, WorkerLocator
 from penstock.services.emitter.emitter import ServiceEmitter
-from penstock.services.emitter.factory import service_emitter, stop_emitter
+from penstock.services.emitter.service_emitter import service_emitter, stop_emitter
 from penstock.services.host.process import (
     listen,
 )
 from penstock.services.host.signals import STOP_SIGNALS, SignalPipe
 from penstock.services.http_server import HttpServer, api_guard
+from penstock.services.options.option_values import HostPort
 from penstock.services.options.table import PenstockOptions
-from penstock.services.options.values import HostPort
 from penstock.services.roles.peon_events import PeonEvents, task_dimensions
 from penstock.services.roles.process_metrics import process_metrics
-from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.options import SparkBatchOptions
+from penstock.spark.batch.spark_batch_engine import SparkBatchEngine
 from penstock.spark.connect.light_client import import_client
-from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
-from penstock.spark.engine import SparkEngine
+from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
 from penstock.spark.pipeline import ENGINE_CONF
+from penstock.spark.spark_engine import SparkEngine
 from penstock.spark.tables import TableSource
 from penstock.spark.tables.visible_files import VisibleFiles
 from penstock.storage.disk import OsFileSystem

@@ -55,7 +55,7 @@ from penstock.services.host.fork_server import (
 )
 from penstock.services.host.host_plan import child_environment
 from penstock.services.host.process import ChildCommand, spawn
-from penstock.services.options.values import HostPort
+from penstock.services.options.option_values import HostPort
 
 logger = logging.getLogger(__name__)
 

@@ -24,11 +24,11 @@ from penstock.core.clock import SystemClock
 from penstock.core.log_format import log_to_stream
 from penstock.core.read_guard import READ_GUARD
 from penstock.core.threads import start_job
+from penstock.services.host.folder_permissions import use_umask
 from penstock.services.host.fork_server import serve
-from penstock.services.host.permissions import use_umask
 from penstock.services.host.process import die_with_parent, end_on_thread_death, name_process
 from penstock.services.options import resolution
-from penstock.services.options.values import HostPort
+from penstock.services.options.option_values import HostPort
 
 PEON_NAME: Final = "penstock-peon"
 """Name of a peon for `ps`."""

@@ -27,11 +27,11 @@ from penstock.services.options.table import PenstockOptions
 from penstock.services.readiness import Check
 from penstock.services.roles.process_metrics import FAULTS
 from penstock.services.roles.runtime import RoleContext
-from penstock.spark.connect.server import kill_leftover
-from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
-from penstock.spark.projections.builder import BuilderOptions, ProjectionBuilder
-from penstock.spark.projections.catalog import ProjectionCatalog
+from penstock.spark.connect.spark_server import kill_leftover
+from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
 from penstock.spark.projections.file_store import ProjectionFiles
+from penstock.spark.projections.projection_builder import BuilderOptions, ProjectionBuilder
+from penstock.spark.projections.projection_catalog import ProjectionCatalog
 from penstock.spark.projections.selector import Projections
 from penstock.spark.sql.answer_files import AnswerFolder
 from penstock.spark.sql.service import QUERY_CONF, SqlOptions, SqlQuery, SqlService

@@ -35,19 +35,19 @@ from penstock.core.waits import DependencyWait
 from penstock.indexing.secrets import MASK
 from penstock.services.emitter.emitter import Emitter, ServiceEmitter
 from penstock.services.emitter.events import AlertEvent, Severity
-from penstock.services.emitter.factory import service_emitter, stop_emitter
+from penstock.services.emitter.service_emitter import service_emitter, stop_emitter
 from penstock.services.host.data_folder import DataFolder
-from penstock.services.host.permissions import make_deep_storage, private_data_folder
+from penstock.services.host.folder_permissions import make_deep_storage, private_data_folder
 from penstock.services.host.private_files import read_guard
 from penstock.services.host.process import READY_LINE, REASON_CHARACTERS_MAX, WAITING_MARK, listen
 from penstock.services.host.restart_policy import RESTART_REQUESTED
 from penstock.services.host.signals import STOP_SIGNALS, SignalPipe
 from penstock.services.http_server import api_guard
 from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
+from penstock.services.options.option_values import HostPort, masked
 from penstock.services.options.table import PenstockOptions
-from penstock.services.options.values import HostPort, masked
 from penstock.services.readiness import Check, Readiness, StartListener
-from penstock.spark.connect.address import SCHEME, ConnectAddress
+from penstock.spark.connect.connect_address import SCHEME, ConnectAddress
 from penstock.storage.deletion_hold import clear_expired
 
 _SECRETS: Final = frozenset({"token", "emitter_auth"})

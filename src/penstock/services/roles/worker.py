@@ -26,14 +26,14 @@ from penstock.services.http_server import HttpServer
 from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
 from penstock.services.membership.membership import BrokerFinder, Membership
 from penstock.services.options import resolution
+from penstock.services.options.option_values import HostPort
 from penstock.services.options.table import PenstockOptions
-from penstock.services.options.values import HostPort
 from penstock.services.readiness import Check
 from penstock.services.roles.mailbox import role_mailbox
 from penstock.services.roles.peon_processes import PeonOptions, PeonProcesses
 from penstock.services.roles.process_metrics import process_metrics
 from penstock.services.roles.runtime import RoleContext
-from penstock.spark.connect.session import check_answers
+from penstock.spark.connect.spark_sessions import check_answers
 from penstock.storage.disk import OsFileSystem
 from penstock.storage.filesystem import FileSystem
 from penstock.storage.metadata import MetadataStore

@@ -2,7 +2,8 @@
 
 Owns how a request is divided into work for Spark, and which steps its rows pass. Arrow in Spark's
 Python workers reads input files and writes final ones; computation and shuffles in between run in
-the JVM. Does not own cancellation, nor the translation of errors (`spark.batch.engine`).
+the JVM. Does not own cancellation, nor the translation of errors
+(`spark.batch.spark_batch_engine`).
 
 | rows | read by | computed by | written by |
 |---|---|---|---|
@@ -27,7 +28,7 @@ from penstock.core.errors import (
     counted,
 )
 from penstock.core.intervals import Interval, condensed
-from penstock.indexing.batch.engine import (
+from penstock.indexing.batch.batch_engine import (
     BatchRequest,
     BatchResult,
     EngineProgress,
@@ -45,15 +46,14 @@ from penstock.indexing.engine import (
     RowCounts,
 )
 from penstock.spark import pipeline
-from penstock.spark.batch.external_tables import StoredTable, shape_of, stored
 from penstock.spark.batch.final_files import BatchTarget, FinalFile, finalize
 from penstock.spark.batch.input.columnar import groups_of
-from penstock.spark.batch.input.discovery import discovered, read_names
+from penstock.spark.batch.input.dimension_discovery import discovered, read_names
 from penstock.spark.batch.input.documents import may_be_cut
 from penstock.spark.batch.input.file_finder import FileFinder, InputFiles
+from penstock.spark.batch.input.file_splits import cut
 from penstock.spark.batch.input.input_work import InputWork, SplitReport, read_pieces, reports_of
 from penstock.spark.batch.input.segment_selection import selection_of
-from penstock.spark.batch.input.splits import cut
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.batch.query_rows import (
     QueryRows,
@@ -79,8 +79,14 @@ from penstock.spark.batch.shuffle import (
     whole_chunks,
     write_shuffled,
 )
-from penstock.spark.chunks import TimeLimits
-from penstock.spark.columns import (
+from penstock.spark.batch.stored_tables import StoredTable, shape_of, stored
+from penstock.spark.connect.running_calls import RunningCall
+from penstock.spark.connect.spark_sessions import EXACT_CONF, SparkSessions
+from penstock.spark.ddl import ddl
+from penstock.spark.pieces import Work, distribute, limited, numbered, run_pieces
+from penstock.spark.rollup import fold_of
+from penstock.spark.row_chunks import TimeLimits
+from penstock.spark.schema_columns import (
     as_combined,
     file_columns,
     folded_columns,
@@ -89,11 +95,6 @@ from penstock.spark.columns import (
     row_shape,
     sort_keys,
 )
-from penstock.spark.connect.running_calls import RunningCall
-from penstock.spark.connect.session import EXACT_CONF, SparkSessions
-from penstock.spark.pieces import Work, distribute, limited, numbered, run_pieces
-from penstock.spark.rollup import fold_of
-from penstock.spark.schema_text import ddl
 from penstock.spark.tables import TableSource
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from penstock.core.errors import StorageUnavailable
 from penstock.core.intervals import Granularity, Interval
 from penstock.segments.local_files import folder_missing
 from penstock.spark.chunk_files import chunk_name, write_table
-from penstock.spark.chunks import cut_sorted, in_order, times_ms
+from penstock.spark.row_chunks import cut_sorted, in_order, times_ms
 from penstock.spark.topic.row_shape import TIME_COLUMN
 from penstock.storage.disk_errors import translate_error
 

@@ -17,15 +17,15 @@ from penstock.core.errors import InvalidRequest, counted
 from penstock.indexing.engine import EngineFailure
 from penstock.indexing.specs import TIME_COLUMN
 from penstock.indexing.specs.text.clauses import overwrite_clause
-from penstock.spark.batch.external_tables import StoredTable
-from penstock.spark.batch.input.discovery import Found, FoundType
+from penstock.spark.batch.input.dimension_discovery import Found, FoundType
+from penstock.spark.batch.stored_tables import StoredTable
 from penstock.spark.connect.running_calls import RunningCall
-from penstock.spark.connect.session import EXACT_CONF, SparkRefusal, SparkSessions
+from penstock.spark.connect.spark_sessions import EXACT_CONF, SparkRefusal, SparkSessions
 from penstock.spark.pipeline import KEEP_COUNTING
-from penstock.spark.sql.column_case import CaseTables
-from penstock.spark.sql.dialect import in_spark
+from penstock.spark.sql.case_tables import CaseTables
+from penstock.spark.sql.query_statement import read_statement
 from penstock.spark.sql.service import SQL_CONF, mentions
-from penstock.spark.sql.statement import read_statement
+from penstock.spark.sql.sql_dialect import in_spark
 from penstock.spark.sql_guard import (
     OUTLINE_CONF,
     check_understood,
@@ -34,16 +34,16 @@ from penstock.spark.sql_guard import (
     relation,
 )
 from penstock.spark.tables import TableSource
-from penstock.spark.tables.columns import KnownColumns
-from penstock.spark.tables.model import TableFile
+from penstock.spark.tables.table_columns import KnownColumns
+from penstock.spark.tables.table_files import TableFile
 from penstock.spark.views import OutlineViews, Views, define_outline_view, hidden_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from penstock.core.intervals import Interval
-    from penstock.indexing.batch.engine import SqlInput
-    from penstock.spark.tables.model import Tables
+    from penstock.indexing.batch.batch_engine import SqlInput
+    from penstock.spark.tables.table_files import Tables
 
 # Spark's type names; values of other types are stored as Spark's text.
 _TYPES: Final[dict[str, FoundType]] = {
@@ -254,7 +254,7 @@ def as_read(rows: DataFrame, columns: Sequence[tuple[str, str]]) -> DataFrame:
     Raises:
         InvalidRequest: The query has no time column.
     """
-    # Imported here, like everything that needs a running PySpark: see `connect.session`.
+    # Imported here, like everything that needs a running PySpark: see `connect.spark_sessions`.
     from pyspark.sql import functions as sf  # noqa: PLC0415
 
     from penstock.spark.expressions import column  # noqa: PLC0415

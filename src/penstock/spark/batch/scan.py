@@ -20,9 +20,9 @@ from penstock.spark.batch.final_files import BatchTarget, FinalFile
 from penstock.spark.batch.input.input_work import InputWork
 from penstock.spark.chunk_files import RunFiles, SortedRun, write_run
 from penstock.spark.chunk_work import finished, renamed
-from penstock.spark.chunks import cut_sorted, lies_inside, times_ms
 from penstock.spark.pieces import numbers, reported
 from penstock.spark.rollup import RowFold
+from penstock.spark.row_chunks import cut_sorted, lies_inside, times_ms
 from penstock.spark.topic.row_shape import TIME_COLUMN
 
 # A worker holds the rows of one run, or of one file.

@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyspark.sql import functions as sf
 from pyspark.sql.window import Window
 
-from penstock.indexing.batch.engine import Bucket, Partitioning
+from penstock.indexing.batch.batch_engine import Bucket, Partitioning
 from penstock.indexing.specs.scalars import OWN_PREFIX
 from penstock.spark.batch.final_files import BatchTarget, FinalFile
 from penstock.spark.batch.scan import BatchReport, batch_reports

@@ -27,7 +27,7 @@ _LOADED: Final = (
     "pandas",  # PySpark's worker imports it
     "pyarrow.compute",
     "pyarrow.parquet",
-    "penstock.spark.batch.external_tables",
+    "penstock.spark.batch.stored_tables",
     "penstock.spark.batch.scan",
     "penstock.spark.batch.shuffle",
     "penstock.spark.chunk_work",
@@ -35,7 +35,7 @@ _LOADED: Final = (
     "penstock.spark.messages.found_columns",
     "penstock.spark.tables.remote_reads",
     "penstock.spark.topic.source",
-    "penstock.spark.engine",
+    "penstock.spark.spark_engine",
 )
 
 

@@ -1,6 +1,6 @@
 """Settings of the Spark Connect server: of Spark, its log, its scheduler and the JVM.
 
-Generates text only: `server` writes the files and starts the process.
+Generates text only: `spark_server` writes the files and starts the process.
 """
 
 from __future__ import annotations

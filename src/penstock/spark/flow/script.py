@@ -22,7 +22,7 @@ from penstock.flow.processor import (
 )
 from penstock.flow.processor.processor import declared_relationships
 from penstock.flow.user_modules import SERVICE_MODULES
-from penstock.spark.connect.session import translate
+from penstock.spark.connect.spark_sessions import translate
 from penstock.spark.flow.spark_processor import SparkProcessor
 
 if TYPE_CHECKING:

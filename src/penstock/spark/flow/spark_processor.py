@@ -39,11 +39,11 @@ from penstock.flow.processor import (
 from penstock.flow.processors.failure import WRITES_REASON, fail
 from penstock.flow.processors.files.folders import change_problems
 from penstock.flow.processors.records.base import RecordProcessor, accept_only, record_attributes
-from penstock.flow.processors.records.formats.protocols import BadRecords, common_schema
+from penstock.flow.processors.records.formats.format_protocols import BadRecords, common_schema
 from penstock.flow.processors.records.formats.record_formats import RecordFormat
 from penstock.flow.queue.queue import FilterVerdict
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
-from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
+from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
 from penstock.spark.flow.service_spark import SERVICE_SPARK
 from penstock.spark.flow.work_folder import WorkFolder, work_folder
 from penstock.spark.sql_guard import OUTLINE_CONF

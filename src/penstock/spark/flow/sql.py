@@ -14,9 +14,9 @@ from penstock.flow.processor import (
     PropertyType,
     PropertyValue,
 )
-from penstock.flow.processors.routing.routes import name_problems
+from penstock.flow.processors.routing.named_relationships import name_problems
 from penstock.spark.flow.spark_processor import SparkProcessor
-from penstock.spark.sql.statement import read_statement
+from penstock.spark.sql.query_statement import read_statement
 from penstock.spark.sql_guard import check_understood, constants_kept, relation
 from penstock.spark.views import define_outline_view, hidden_name
 

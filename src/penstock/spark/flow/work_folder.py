@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from penstock.core.errors import Unavailable
 from penstock.flow.processors.records.formats.columnar import ParquetWriter, parquet_batches
-from penstock.flow.processors.records.formats.protocols import RecordBatches, translated
+from penstock.flow.processors.records.formats.format_protocols import RecordBatches, translated
 from penstock.flow.write_guard import WRITE_GUARD
 from penstock.spark.connect.server_settings import hadoop_path
 

@@ -14,7 +14,7 @@ from penstock.spark.messages.delimited import DelimitedMessages
 from penstock.spark.topic.parse import BatchParser, MessageParser
 
 if TYPE_CHECKING:
-    from penstock.indexing.specs.rows.records import KafkaFormat, MessageFormat
+    from penstock.indexing.specs.rows.stream_formats import KafkaFormat, MessageFormat
     from penstock.spark.topic.row_shape import RowShape
 
 

@@ -1,8 +1,8 @@
 """Discovery of the dimensions of a stream whose spec does not list them, for each persist.
 
 Owns which messages a worker inspects, and the merge of files with different columns. The types
-follow the rules of batch tasks (`batch.input.discovery`). No result is kept between persists, so a
-persist never depends on an earlier one.
+follow the rules of batch tasks (`batch.input.dimension_discovery`). No result is kept between
+persists, so a persist never depends on an earlier one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow as pa
 from penstock.core.errors import CorruptData
 from penstock.indexing.specs import TIME_COLUMN, Dimension
 from penstock.spark.batch.input.delimited import typed_columns
-from penstock.spark.batch.input.discovery import (
+from penstock.spark.batch.input.dimension_discovery import (
     Found,
     FoundType,
     UniformColumns,
@@ -34,17 +34,17 @@ from penstock.spark.batch.input.discovery import (
 )
 from penstock.spark.chunk_files import WrittenParquet, write_parquet
 from penstock.spark.chunk_work import Report
-from penstock.spark.columns import output_columns
 from penstock.spark.messages.delimited import lines_of
 from penstock.spark.messages.headers import header_names
 from penstock.spark.messages.keys import KeyGroup, first_value, groups
 from penstock.spark.pieces import numbers, reported
-from penstock.spark.tables.columns import wider
+from penstock.spark.schema_columns import output_columns
 from penstock.spark.tables.parquet_reader import widened
+from penstock.spark.tables.table_columns import wider
+from penstock.spark.topic.arrow_times import NotCleanError
 from penstock.spark.topic.parse import LEAF_MESSAGES, lines_of_objects
 from penstock.spark.topic.row_shape import FieldType
 from penstock.spark.topic.split_reader import read_messages, read_whole, translate_split_errors
-from penstock.spark.topic.times import NotCleanError
 from penstock.storage.disk import OsFileSystem
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from penstock.indexing.specs import DataSchema
     from penstock.indexing.specs.rows.dimensions import DimensionType
     from penstock.spark.messages.formats import MetadataColumns, TextFormat
-    from penstock.spark.topic.records import WholeRecords
-    from penstock.spark.topic.splits import Split
+    from penstock.spark.topic.offset_splits import Split
+    from penstock.spark.topic.whole_records import WholeRecords
 
 _CUT_INTO: Final = 8
 # Level of zstd for files that are read once and deleted.

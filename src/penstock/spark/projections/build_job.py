@@ -30,7 +30,7 @@ from penstock.segments.layout import projection_file
 from penstock.spark.pieces import REPORT_SCHEMA, limited, reported, reports_of
 from penstock.spark.projections.plan import ProjectionPlan
 from penstock.spark.projections.relation import stored_columns, summed
-from penstock.spark.tables.model import Columns, TableFile
+from penstock.spark.tables.table_files import Columns, TableFile
 from penstock.spark.views import table
 from penstock.storage.disk import OsFileSystem
 from penstock.storage.disk_errors import translate_error

@@ -14,6 +14,7 @@ from typing import Final
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.sql_text import tokens
+from penstock.spark.ddl import quoted
 from penstock.spark.projections.parsed_query import (
     KEYWORDS,
     RESERVED,
@@ -31,8 +32,7 @@ from penstock.spark.projections.projection_columns import (
     normal,
 )
 from penstock.spark.projections.rewriter import QueryRewriter, TokenSpan
-from penstock.spark.schema_text import quoted
-from penstock.spark.tables.model import Columns
+from penstock.spark.tables.table_files import Columns
 
 _LENGTH_MAX: Final = 10_000
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.sql_text import Token, tokens
+from penstock.spark.ddl import quoted
 from penstock.spark.projections.parsed_query import KEYWORDS, WITHOUT_ZERO, NoMatch, is_number
 from penstock.spark.projections.plan import GroupingKey, MeasureKind, ProjectionPlan
-from penstock.spark.schema_text import quoted
-from penstock.spark.tables.model import Columns
+from penstock.spark.tables.table_files import Columns
 
 Normal = tuple[str, str]
 

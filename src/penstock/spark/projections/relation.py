@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sf
 
+from penstock.spark.ddl import quoted
 from penstock.spark.expressions import column
 from penstock.spark.projections.plan import Measure, ProjectionPlan
-from penstock.spark.schema_text import quoted
 from penstock.spark.sql_guard import check_expressions, constants_kept
-from penstock.spark.tables.model import Columns, TableFile
+from penstock.spark.tables.table_files import Columns, TableFile
 from penstock.spark.views import null_row, table
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from typing import Final
 from penstock.core.durations import DAY_MS
 from penstock.core.intervals import Granularity
 from penstock.core.sql_text import Token
+from penstock.spark.ddl import quoted
 from penstock.spark.projections.parsed_query import (
     AGGREGATES,
     BEFORE_PARENTHESIS,
@@ -35,7 +36,6 @@ from penstock.spark.projections.parsed_query import (
 )
 from penstock.spark.projections.plan import GroupingKey
 from penstock.spark.projections.projection_columns import ComputedKey, Normal, ProjectionColumns
-from penstock.spark.schema_text import quoted
 
 _TIME: Final = re.compile(
     r"'([0-9]{4}-[0-9]{2}-[0-9]{2})"

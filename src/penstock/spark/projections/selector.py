@@ -23,15 +23,15 @@ from penstock.core.metrics import Counter
 from penstock.core.rate_limited_log import RateLimitedLog
 from penstock.segments.layout import projection_file
 from penstock.spark.connect.running_calls import RunningCall
-from penstock.spark.connect.session import SparkDiskFull, SparkRefusal, SparkSessions
-from penstock.spark.projections.builder import ProjectionBuilder
-from penstock.spark.projections.catalog import DatasourceProjections, ProjectionCatalog
+from penstock.spark.connect.spark_sessions import SparkDiskFull, SparkRefusal, SparkSessions
 from penstock.spark.projections.file_store import ProjectionFiles
 from penstock.spark.projections.matcher import matched_query, why_not
 from penstock.spark.projections.plan import ProjectionPlan
+from penstock.spark.projections.projection_builder import ProjectionBuilder
+from penstock.spark.projections.projection_catalog import DatasourceProjections, ProjectionCatalog
 from penstock.spark.projections.relation import ProjectionViews, ViewFiles, view_name
 from penstock.spark.sql_guard import OUTLINE_CONF, relation
-from penstock.spark.tables.model import TableFile, Tables
+from penstock.spark.tables.table_files import TableFile, Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

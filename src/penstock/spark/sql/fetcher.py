@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import pyarrow as pa
 
 from penstock.core.errors import InvalidRequest
-from penstock.spark.connect.session import message_of
+from penstock.spark.connect.spark_sessions import message_of
 from penstock.spark.pieces import REPORT_SCHEMA, limited, reports_of
 from penstock.spark.sql.answer_files import (
     UNSHARED,
@@ -150,7 +150,7 @@ class Fetcher:
         return self._cut(table)
 
     def _at_once(self, rows: DataFrame) -> FetchedAnswer:
-        # Imported here, like all of PySpark: see `connect.session`.
+        # Imported here, like all of PySpark: see `connect.spark_sessions`.
         from pyspark.errors import PySparkException  # noqa: PLC0415
 
         most = min(self._limit, _rows_at_once(len(self._fields)))
@@ -188,7 +188,7 @@ class Fetcher:
         return self._whole(rows)
 
     def _written(self, rows: DataFrame, target: SpillTarget) -> list[SpillReport]:
-        # Imported here, like all of PySpark: see `connect.session`.
+        # Imported here, like all of PySpark: see `connect.spark_sessions`.
         from pyspark.errors import PySparkException  # noqa: PLC0415
 
         # Two columns may share a name, but not in a batch.
@@ -204,7 +204,7 @@ class Fetcher:
             raise
 
     def _schema(self) -> pa.Schema:
-        # Imported here, like all of PySpark: see `connect.session`.
+        # Imported here, like all of PySpark: see `connect.spark_sessions`.
         from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
         from pyspark.sql.types import StructType  # noqa: PLC0415
 
@@ -256,7 +256,7 @@ def _guarded(rows: DataFrame, fields: Sequence[StructField]) -> DataFrame:
     Rows that cannot be too long are returned unchanged. A column does not change how Spark plans or
     moves the rows; a filter above the limit would cost small answers another stage.
     """
-    # Imported here, like all of PySpark: see `connect.session`.
+    # Imported here, like all of PySpark: see `connect.spark_sessions`.
     from pyspark.sql import functions as sf  # noqa: PLC0415
 
     # Two columns may share a name.
@@ -277,7 +277,7 @@ def _guarded(rows: DataFrame, fields: Sequence[StructField]) -> DataFrame:
 
 def _size(column: Column, kind: str) -> Column:
     """Return the size of a value in bytes; for a nested value, the approximate size of its text."""
-    # Imported here, like all of PySpark: see `connect.session`.
+    # Imported here, like all of PySpark: see `connect.spark_sessions`.
     from pyspark.sql import functions as sf  # noqa: PLC0415
 
     measured = sf.octet_length(column if kind in _TEXT_TYPES else column.cast("string"))

@@ -1,14 +1,14 @@
 """SQL over the visible segments.
 
 Owns queries: their limits, cancelling, and the translation of errors into ones that name the
-remedy. `views` makes the views, `statement` decides which statements are allowed, `sql_guard`
-checks how Spark resolved them, `dialect` has replacements for Druid's functions, `tables` the
+remedy. `views` makes the views, `query_statement` decides which statements are allowed, `sql_guard`
+checks how Spark resolved them, `sql_dialect` has replacements for Druid's functions, `tables` the
 visible files. The JVM reads the rows and returns them as Arrow; none passes through Python.
 
 There are two Spark sessions. The first has an empty outline of each datasource under its own name:
 Spark resolves queries there, and answers SHOW and DESCRIBE. The second has the rows, under names
 that cannot be guessed, and runs the queries that passed. Two more sessions, which distinguish case
-(`column_case`), hold datasources with columns that differ only in case.
+(`case_tables`), hold datasources with columns that differ only in case.
 
 Invariants: a datasource is seen as of one revision of the metadata, which is not older than the
 query; a statement that could change anything never reaches Spark.
@@ -40,7 +40,7 @@ from penstock.indexing.engine import EngineFailure, EngineLost, EngineUnavailabl
 from penstock.segments.layout import deep_storage_of
 from penstock.segments.local_files import folder_missing
 from penstock.spark.connect.running_calls import RunningCall
-from penstock.spark.connect.session import (
+from penstock.spark.connect.spark_sessions import (
     EXACT_CONF,
     SparkDiskFull,
     SparkRefusal,
@@ -54,9 +54,8 @@ from penstock.spark.projections.selector import (
     Projections,
 )
 from penstock.spark.sql.answer_files import BATCH_BYTES, AnswerFolder, AnswersFull, SpilledRows
-from penstock.spark.sql.column_case import CaseTables, QuerySessions
+from penstock.spark.sql.case_tables import CaseTables, QuerySessions
 from penstock.spark.sql.crash_suspects import CrashSuspects
-from penstock.spark.sql.dialect import in_spark
 from penstock.spark.sql.fetcher import (
     FetchedAnswer,
     Fetcher,
@@ -64,7 +63,8 @@ from penstock.spark.sql.fetcher import (
     RowSource,
     fits_at_once,
 )
-from penstock.spark.sql.statement import Statement, read_statement, with_stored_names
+from penstock.spark.sql.query_statement import Statement, read_statement, with_stored_names
+from penstock.spark.sql.sql_dialect import in_spark
 from penstock.spark.sql_guard import (
     check_understood,
     error_without_places,
@@ -75,7 +75,7 @@ from penstock.spark.sql_guard import (
     without_paths,
 )
 from penstock.spark.tables import TableFile, Tables, TableSource, why_empty
-from penstock.spark.tables.columns import KnownColumns
+from penstock.spark.tables.table_columns import KnownColumns
 from penstock.spark.views import damaged
 from penstock.storage.queue.blocks import as_messages
 

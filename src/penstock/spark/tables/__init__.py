@@ -1,11 +1,11 @@
 """Tables of SQL and of the data source: the visible files of each datasource, and reading them.
 
-`model` has the records, `columns` the rule that makes one table of many files. `visible_files` and
-`remote_reads` return the visible files; `parquet_reader` reads them without the JVM. Only
-`penstock.segments` decides visibility.
+`table_files` has the records, `table_columns` the rule that makes one table of many files.
+`visible_files` and `remote_reads` return the visible files; `parquet_reader` reads them without the
+JVM. Only `penstock.segments` decides visibility.
 """
 
-from penstock.spark.tables.model import (
+from penstock.spark.tables.table_files import (
     Feeder,
     TableFile,
     Tables,

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from penstock.core.column_case import ColumnNames
 from penstock.core.errors import CorruptData, InvalidRequest, Unavailable
 from penstock.core.intervals import Interval
-from penstock.spark.tables.model import TableFile
+from penstock.spark.tables.table_files import TableFile
 from penstock.spark.topic.row_shape import TIME_COLUMN
 
 if TYPE_CHECKING:

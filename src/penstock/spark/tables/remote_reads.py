@@ -14,8 +14,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock.core.column_case import case_variants_in
+from penstock.spark.ddl import ddl
 from penstock.spark.pieces import limited
-from penstock.spark.schema_text import ddl
 from penstock.spark.tables.parquet_reader import read_file
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.spark.tables.model import Columns, TableFile
+    from penstock.spark.tables.table_files import Columns, TableFile
 
 _NO_DRIVER = "No FileSystem for scheme"
 

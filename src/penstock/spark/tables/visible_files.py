@@ -21,8 +21,8 @@ from penstock.indexing.specs.rows.declared_projections import (
 )
 from penstock.segments.catalog import Catalog, CatalogView
 from penstock.segments.deep_storage import DeepStore
-from penstock.segments.model import Segment
-from penstock.spark.tables.model import Feeder, TableFile, Tables, columns_from_json
+from penstock.segments.segment import Segment
+from penstock.spark.tables.table_files import Feeder, TableFile, Tables, columns_from_json
 from penstock.storage.metadata import MetadataStore, Snapshot
 
 DECLARED_FOR_S: Final = 10.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from penstock.spark.topic.splits import SourceRange
+    from penstock.spark.topic.offset_splits import SourceRange
     from penstock.storage.filesystem import FileSystem
 
 _PREFIX: Final = ".read-"

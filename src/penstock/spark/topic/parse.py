@@ -28,6 +28,14 @@ import pyarrow.json as pj
 
 from penstock.core.json_structure import count_openings_at_most, max_depth
 from penstock.core.time_patterns import TimePattern
+from penstock.spark.topic.arrow_times import (
+    WHOLE,
+    NotCleanError,
+    all_match,
+    as_times,
+    check_times,
+    to_millis,
+)
 from penstock.spark.topic.coerce import (
     DEPTH_MAX,
     KEYS_BYTES_MIN,
@@ -37,14 +45,6 @@ from penstock.spark.topic.coerce import (
     row_of,
 )
 from penstock.spark.topic.row_shape import TIME_COLUMN, TIME_TYPE, FieldType, RowShape, TimeFormat
-from penstock.spark.topic.times import (
-    WHOLE,
-    NotCleanError,
-    all_match,
-    as_times,
-    check_times,
-    to_millis,
-)
 
 LEAF_MESSAGES: Final = 128
 # Maximum number of values of all columns at once: a message of two bytes is a row of all columns.

@@ -20,7 +20,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import CorruptData
 from penstock.core.read_guard import READ_GUARD, ReadGuard
 from penstock.indexing.engine import FileRange, KafkaRange, TopicRange
-from penstock.spark.topic.splits import SourceRange
+from penstock.spark.topic.offset_splits import SourceRange
 from penstock.storage.filesystem import open_guarded
 from penstock.storage.queue.log_reader import MessageSlice, read_range
 

@@ -50,10 +50,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock.broker.http_client import BrokerClient, PartitionOffsets, TopicOffsets
+from penstock.broker.broker_client import BrokerClient, PartitionOffsets, TopicOffsets
 from penstock.core.errors import InvalidRequest
 from penstock.core.http_errors import ClientRemedies
 from penstock.core.intervals import parse_time
+from penstock.spark.topic.offset_splits import SourceRange, Split, cut
 from penstock.spark.topic.parse import MessageParser
 from penstock.spark.topic.row_shape import TIME_COLUMN, FieldType, RowShape, TimeField, time_format
 from penstock.spark.topic.split_reader import (
@@ -63,7 +64,6 @@ from penstock.spark.topic.split_reader import (
     read_raw,
     sized,
 )
-from penstock.spark.topic.splits import SourceRange, Split, cut
 from penstock.storage.disk import OsFileSystem
 
 if TYPE_CHECKING:

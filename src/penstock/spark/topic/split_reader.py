@@ -19,6 +19,7 @@ from penstock.core.errors import CorruptData, NotFound
 from penstock.spark.connect.worker_memory import translate_memory_errors
 from penstock.spark.topic.bad_files import BadFileWriter, BadRecord, bad_file_name
 from penstock.spark.topic.byte_counts import note_bytes
+from penstock.spark.topic.offset_splits import SourceRange
 from penstock.spark.topic.parse import BadMessage, BatchParser
 from penstock.spark.topic.record_locations import (
     LongLine,
@@ -28,8 +29,7 @@ from penstock.spark.topic.record_locations import (
     read_whole_place,
     shown_place,
 )
-from penstock.spark.topic.records import RecordParser, WholeRecords, whole_records
-from penstock.spark.topic.splits import SourceRange
+from penstock.spark.topic.whole_records import RecordParser, WholeRecords, whole_records
 from penstock.storage.filesystem import FileSystem
 from penstock.storage.queue.log_files import index_of_file, list_log_files, log_file_name
 from penstock.storage.queue.log_reader import MessageSlice

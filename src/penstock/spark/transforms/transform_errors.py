@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.errors import InvalidRequest
 from penstock.core.sql_text import check_expression, tokens
 from penstock.core.sql_values import check_values
-from penstock.spark.connect.session import SparkRefusal, SparkSessions
+from penstock.spark.connect.spark_sessions import SparkRefusal, SparkSessions
 from penstock.spark.expressions import column
 from penstock.spark.sql_guard import (
     GUARD_CONF,

@@ -1,7 +1,7 @@
 """References to content.
 
 Owns the two values that identify bytes in the content repository. Does not own the bytes
-(`repository`).
+(`content_repository`).
 
 Invariant: immutable; equal claims have the same bytes.
 """

@@ -1,6 +1,6 @@
 """The number of references to each file of content, and the released files.
 
-Owns: the counts. Does not own: the files, nor their deletion (`repository`).
+Owns: the counts. Does not own: the files, nor their deletion (`content_repository`).
 
 Invariant: a file is released while it has no references and takes no further claims.
 """

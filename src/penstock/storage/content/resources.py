@@ -1,7 +1,7 @@
 """The files that content is written to: appending claims, cutting off, making durable.
 
 Owns: the writing side of one file with its durable part, and the names of files. Does not own: the
-set of files and their writers (`repository`), nor reading (`reader`).
+set of files and their writers (`content_repository`), nor reading (`content_reader`).
 
 Invariants:
 

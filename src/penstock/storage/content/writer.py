@@ -3,7 +3,7 @@
 `ContentWriter` writes the content of one claim as a stream; it owns the write buffer and the
 checksum. `WrittenFiles` creates the content files, lends each to one writer at a time, fsyncs
 them, and closes them when they are full. Does not own the references to claims (`references`,
-which is informed when a file begins and ends) or the deletion of files (`repository`).
+which is informed when a file begins and ends) or the deletion of files (`content_repository`).
 
 Invariants:
 

@@ -38,7 +38,7 @@ from penstock.storage.metadata.rows.segments import (
 from penstock.storage.metadata.rows.tasks import LockRow, TaskFilter, TaskRow, TaskSummary
 
 if TYPE_CHECKING:
-    from penstock.storage.metadata.store import MetadataStore
+    from penstock.storage.metadata.metadata_store import MetadataStore
 
 __all__ = [
     "AllocateRequest",
@@ -84,7 +84,7 @@ def __getattr__(name: str) -> object:
     Peons use only the records; the drivers would take 29 MB in each of them.
     """
     if name == "MetadataStore":
-        from penstock.storage.metadata.store import MetadataStore  # noqa: PLC0415
+        from penstock.storage.metadata.metadata_store import MetadataStore  # noqa: PLC0415
 
         return MetadataStore
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

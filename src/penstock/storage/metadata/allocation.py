@@ -22,7 +22,7 @@ from penstock.core.interval_index import IntervalIndex
 from penstock.core.intervals import Interval
 from penstock.core.timeline.chunks import OVERWRITE_END, OVERWRITE_START
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.chunks import NONE, ChunkSummary, visible_chunks
+from penstock.storage.metadata.chunk_summaries import NONE, ChunkSummary, visible_chunks
 from penstock.storage.metadata.revision import take_turn
 from penstock.storage.metadata.row_mapper import PENDING
 from penstock.storage.metadata.rows.pending_segments import AllocateRequest, PendingRow

@@ -16,7 +16,7 @@ from penstock.core.interval_index import IntervalIndex
 from penstock.core.intervals import ETERNITY, Interval, condensed
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.allocation import pending_intervals
-from penstock.storage.metadata.chunks import visible_chunks
+from penstock.storage.metadata.chunk_summaries import visible_chunks
 from penstock.storage.metadata.publish.upgrades import read_upgrades
 from penstock.storage.metadata.revision import raise_revision, read_revision, take_turn
 from penstock.storage.metadata.row_mapper import PENDING, SEGMENTS

@@ -18,7 +18,7 @@ from penstock.core.interval_index import IntervalIndex
 from penstock.core.intervals import Interval
 from penstock.core.timeline.chunks import OVERWRITE_START, UpdateGroups
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.chunks import (
+from penstock.storage.metadata.chunk_summaries import (
     NONE,
     ChunkSummary,
     by_chunk,

@@ -1,8 +1,8 @@
 """The durable queue of one stream partition: a folder of log files with one writer process.
 
 Owns: the lock of the writer, and the callers that wait for an fsync. Does not own: the log
-(`log`), framing (`blocks`), reading (`reader`), `cursors`, sync policy (`group_commit`),
-deletion (`retention`): each has its own module. Writers and readers use this class; deletion
+(`log`), framing (`blocks`), reading (`disk_queue_reader`), `cursors`, sync policy (`group_commit`),
+deletion (`log_retention`): each has its own module. Writers and readers use this class; deletion
 uses `DiskQueue.retention`, which ends when the queue is closed.
 
 Invariants, in addition to those of the log:
@@ -26,13 +26,13 @@ from penstock.storage.disk import OsFileSystem
 from penstock.storage.filesystem import FileSystem, FolderLock
 from penstock.storage.queue.blocks import Block, OffsetRange, as_messages
 from penstock.storage.queue.cursors import Cursor, CursorStore
+from penstock.storage.queue.disk_queue_reader import DiskQueueReader
 from penstock.storage.queue.group_commit import Syncer, SyncThreads
 from penstock.storage.queue.log import QueueLog
 from penstock.storage.queue.log_files import OffsetsDeleted
+from penstock.storage.queue.log_retention import Retention, RetentionReport
 from penstock.storage.queue.options import DiskQueueOptions, DiskQueueStatistics
 from penstock.storage.queue.quarantine import Quarantine
-from penstock.storage.queue.reader import DiskQueueReader
-from penstock.storage.queue.retention import Retention, RetentionReport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -2,7 +2,7 @@
 
 Owns: creating a log file, rolling to the next one, and the list of unsynced files. Does not own:
 the messages (`log`), writing and searching a file (`log_files`), nor the choice of files to
-delete (`retention`).
+delete (`log_retention`).
 
 Invariants:
 

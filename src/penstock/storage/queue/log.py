@@ -2,7 +2,7 @@
 
 `QueueLog` owns that state, its mutex and appending. `recover_tail` opens the last log file
 after a restart. Does not own when the log is fsynced (`group_commit`), the folder lock
-(`disk_queue`) or the deletion of log files (`retention`). No index or metadata file exists
+(`disk_queue`) or the deletion of log files (`log_retention`). No index or metadata file exists
 that could be missing or outdated.
 
 Invariants:

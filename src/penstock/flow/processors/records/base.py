@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.core.errors import InvalidRequest
 from penstock.flow.flowfile import MIME_TYPE, FlowFile
 from penstock.flow.processor import SIZE, Processor, ProcessSession, Property, PropertyType
-from penstock.flow.processors.records.formats.protocols import (
+from penstock.flow.processors.records.formats.format_protocols import (
     CHUNK_BYTES,
     ReadingOptions,
     RecordBatches,

@@ -38,7 +38,7 @@ from penstock.flow.processors.records.base import (
     accept_only,
     record_attributes,
 )
-from penstock.flow.processors.records.formats.protocols import BadRecords, common_schema
+from penstock.flow.processors.records.formats.format_protocols import BadRecords, common_schema
 from penstock.flow.processors.records.formats.record_formats import RecordFormat
 from penstock.flow.processors.records.split_record import (
     FRAGMENT_COUNT,

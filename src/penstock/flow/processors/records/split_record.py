@@ -26,7 +26,7 @@ from penstock.flow.processor import (
 )
 from penstock.flow.processors.failure import WRITES_REASON, fail
 from penstock.flow.processors.records.base import RecordProcessor, record_attributes
-from penstock.flow.processors.records.formats.protocols import BadRecords
+from penstock.flow.processors.records.formats.format_protocols import BadRecords
 from penstock.flow.processors.records.formats.record_formats import RecordFormat
 
 FRAGMENT_ID: Final = "fragment.identifier"

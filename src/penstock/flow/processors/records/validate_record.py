@@ -34,17 +34,17 @@ from penstock.flow.processors.failure import ERROR_REASON, REASON_MAX_CHARS, WRI
 from penstock.flow.processors.records.base import RecordProcessor, record_attributes, source_of
 from penstock.flow.processors.records.formats.casts import fitted
 from penstock.flow.processors.records.formats.csv_text import csv_names, csv_texts
+from penstock.flow.processors.records.formats.format_protocols import (
+    BadRecords,
+    RecordOutput,
+    RecordWriter,
+)
 from penstock.flow.processors.records.formats.json_array import list_chunks
 from penstock.flow.processors.records.formats.json_lines import (
     bounded,
     chunks,
     line_parser,
     pieces,
-)
-from penstock.flow.processors.records.formats.protocols import (
-    BadRecords,
-    RecordOutput,
-    RecordWriter,
 )
 from penstock.flow.processors.records.formats.record_formats import RecordFormat
 

@@ -28,7 +28,11 @@ from penstock.flow.processor import (
     list_of,
 )
 from penstock.flow.processors.failure import WRITES_REASON, fail
-from penstock.flow.processors.routing.routes import BATCH_FLOWFILES, name_problems, send_to_all
+from penstock.flow.processors.routing.named_relationships import (
+    BATCH_FLOWFILES,
+    name_problems,
+    send_to_all,
+)
 
 _ALWAYS_THERE: Final = (UUID, FILENAME, PATH)
 _LOGGED_MAX_BYTES: Final = 1 << 20

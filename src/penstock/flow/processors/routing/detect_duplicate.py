@@ -33,7 +33,7 @@ from penstock.flow.processor import (
     Relationship,
 )
 from penstock.flow.processors.failure import WRITES_REASON, fail
-from penstock.flow.processors.routing.routes import BATCH_FLOWFILES
+from penstock.flow.processors.routing.named_relationships import BATCH_FLOWFILES
 
 KEY_BYTES: Final = 16
 KEYS_MAX: Final = 30_000

@@ -23,7 +23,7 @@ from penstock.flow.processor import (
     Relationship,
 )
 from penstock.flow.processors.failure import WRITES_REASON, fail
-from penstock.flow.processors.routing.routes import BATCH_FLOWFILES
+from penstock.flow.processors.routing.named_relationships import BATCH_FLOWFILES
 
 _BY_SUFFIX: Final = ".by"
 

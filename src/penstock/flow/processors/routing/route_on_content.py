@@ -26,7 +26,7 @@ from penstock.flow.processor import (
     Relationship,
 )
 from penstock.flow.processors.failure import WRITES_REASON, fail
-from penstock.flow.processors.routing.routes import name_problems, send_to_all
+from penstock.flow.processors.routing.named_relationships import name_problems, send_to_all
 
 _BATCH_FLOWFILES: Final = 50
 _BUFFER_MAX_BYTES: Final = 64 << 20

@@ -26,7 +26,7 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from penstock.broker.http_client import BrokerClient
+from penstock.broker.broker_client import BrokerClient
 from penstock.core.errors import Conflict, CorruptData, InvalidRequest, NotFound, Unavailable
 from penstock.core.http_errors import ClientRemedies
 from penstock.flow.errors import ProcessError

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from penstock.core.errors import InvalidRequest
-from penstock.flow.scheduling.cron.parser import (
+from penstock.flow.scheduling.cron.cron_parser import (
     MAX_YEAR,
     FromLast,
     LastInMonth,
@@ -28,7 +28,7 @@ from penstock.flow.scheduling.cron.parser import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.flow.scheduling.cron.parser import MonthDayRule, ParsedFields, WeekDayRule
+    from penstock.flow.scheduling.cron.cron_parser import MonthDayRule, ParsedFields, WeekDayRule
 
 
 _WEEK: Final = 7

@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from penstock.flow.scheduling.cron.parser import (
+from penstock.flow.scheduling.cron.cron_parser import (
     DAY_OF_MONTH,
     DAY_OF_WEEK,
     HOUR,
@@ -26,7 +26,7 @@ from penstock.flow.scheduling.cron.parser import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.flow.scheduling.cron.parser import MonthDayRule, ParsedFields, WeekDayRule
+    from penstock.flow.scheduling.cron.cron_parser import MonthDayRule, ParsedFields, WeekDayRule
 
 _TIMES_MAX: Final = 4
 _ORDINALS: Final = ("first", "second", "third", "fourth", "fifth")

@@ -19,7 +19,7 @@ from datetime import date, tzinfo
 from typing import Final
 
 from penstock.flow.scheduling.cron.calendar import DAY_S, CronCalendar, ZoneClock, zone_of
-from penstock.flow.scheduling.cron.parser import MAX_YEAR, ParsedFields, parse
+from penstock.flow.scheduling.cron.cron_parser import MAX_YEAR, ParsedFields, parse
 
 _MS: Final = 1000
 _HOURS: Final = 24

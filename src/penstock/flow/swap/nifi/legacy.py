@@ -3,7 +3,7 @@
     int version   UTF connection   int count   long total bytes   [v>7: long greatest id]
     FlowFiles
 
-Owns this layout. Does not own the later one (`reader`).
+Owns this layout. Does not own the later one (`schema_swap_file`).
 
 Invariant: FlowFiles before the damage are read, and the number of missing ones is known.
 """
@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.flow.flowfile import FlowFile
+from penstock.flow.swap.nifi.nifi_swap_file import FlowFileBatches, NifiSwapSummary
 from penstock.flow.swap.nifi.primitives import ByteReader, TruncatedInput
-from penstock.flow.swap.nifi.swap_files import FlowFileBatches, NifiSwapSummary
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 
 VERSION_MAX: Final = 10

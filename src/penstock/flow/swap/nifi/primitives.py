@@ -4,7 +4,8 @@
            the basic plane is two surrogates of three bytes each
     LUTF   int32 length in bytes, then UTF-8
 
-Owns the position in the bytes. Does not own their meaning (`schema`, `reader`, `legacy`).
+Owns the position in the bytes. Does not own their meaning (`swap_schema`, `schema_swap_file`,
+`legacy`).
 
 Invariant: nothing is read beyond the end, and nothing is allocated for missing bytes: a length is
 compared with the remaining bytes before it is used.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from penstock.core.backoff import RetryPolicy
 from penstock.core.errors import Unavailable
-from penstock.indexing.events import NoEvents
+from penstock.indexing.operator_events import NoEvents
 from penstock.mailbox.background_calls import BackgroundCall
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.core.waits import WaitTable
-    from penstock.indexing.events import Events
     from penstock.indexing.lockbox.lockboxes import Lockboxes
+    from penstock.indexing.operator_events import Events
     from penstock.indexing.overlord.task_index import TaskIndex
     from penstock.indexing.task_spec import TaskSpec
     from penstock.mailbox import MailboxProcessor

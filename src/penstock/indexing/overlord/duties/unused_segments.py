@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.intervals import apart, condensed
 from penstock.indexing.file_deletion import delete_files
-from penstock.indexing.lockbox.model import LockGranted, LockTask, LockType
+from penstock.indexing.lockbox.task_locks import LockGranted, LockTask, LockType
 from penstock.indexing.overlord.duties.duty import answered, before_all_tasks
 from penstock.indexing.overlord.duties.janitor import CLOCKS_APART_MS
 

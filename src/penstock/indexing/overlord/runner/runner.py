@@ -16,7 +16,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError
-from penstock.indexing.overlord.runner.ports import RunnerOptions
+from penstock.indexing.overlord.runner.runner_options import RunnerOptions
 from penstock.indexing.overlord.runner.selection import SelectionRules, place
 from penstock.indexing.overlord.runner.slot_reasons import SlotReason, SurveyedWorker, slot_reasons
 from penstock.indexing.overlord.runner.worker_eligibility import WorkerEligibility
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.core.clock import Clock
-    from penstock.indexing.events import Events
+    from penstock.indexing.operator_events import Events
     from penstock.indexing.overlord.runner.worker_config import WorkerConfig
     from penstock.indexing.overlord.runner.worker_table import WorkerCall, WorkerView
     from penstock.indexing.overlord.task_state import QueuedTask

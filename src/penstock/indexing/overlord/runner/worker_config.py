@@ -10,8 +10,8 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, JsonValue
 
-from penstock.indexing.specs.model import IgnoredValue, SpecModel
 from penstock.indexing.specs.scalars import Flag
+from penstock.indexing.specs.spec_base import IgnoredValue, SpecModel
 from penstock.indexing.specs.spec_text import read_model
 
 CONFIG_NAME: Final = "worker.config"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.core.clock import Clock
-    from penstock.indexing.overlord.runner.ports import BlacklistOptions, RunnerOptions
+    from penstock.indexing.overlord.runner.runner_options import BlacklistOptions, RunnerOptions
     from penstock.indexing.overlord.runner.worker_table import KnownWorker, WorkerView
 
 _log = logging.getLogger(__name__)

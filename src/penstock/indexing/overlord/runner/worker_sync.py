@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.core.errors import PenstockError
-    from penstock.indexing.events import Events
-    from penstock.indexing.overlord.runner.ports import RunnerOptions
+    from penstock.indexing.operator_events import Events
+    from penstock.indexing.overlord.runner.runner_options import RunnerOptions
     from penstock.indexing.overlord.runner.worker_eligibility import WorkerEligibility
     from penstock.indexing.overlord.runner.worker_table import KnownWorker, RunnerTasks
     from penstock.indexing.overlord.task_state import QueuedTask

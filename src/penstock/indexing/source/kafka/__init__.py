@@ -1,11 +1,11 @@
 """Kafka topics as streams, read by offset without a consumer group.
 
-`protocols` has the protocols for a client, and `client` the implementation with confluent-kafka
-(the extra ``kafka``); `supplier` reports available records to supervisors and tasks, `reader` reads
-ranges in the engine.
+`kafka_protocols` has the protocols for a client, and `client` the implementation with
+confluent-kafka (the extra ``kafka``); `kafka_supplier` reports available records to supervisors and
+tasks, `kafka_reader` reads ranges in the engine.
 """
 
-from penstock.indexing.source.kafka.protocols import (
+from penstock.indexing.source.kafka.kafka_protocols import (
     Connect,
     KafkaAdmin,
     KafkaLog,
@@ -13,8 +13,8 @@ from penstock.indexing.source.kafka.protocols import (
     OffsetsGoneError,
     TopicShape,
 )
-from penstock.indexing.source.kafka.reader import RecordBatch, RecordMetadata, read_records
-from penstock.indexing.source.kafka.supplier import KafkaSupplier
+from penstock.indexing.source.kafka.kafka_reader import RecordBatch, RecordMetadata, read_records
+from penstock.indexing.source.kafka.kafka_supplier import KafkaSupplier
 
 __all__ = [
     "Connect",

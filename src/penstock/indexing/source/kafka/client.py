@@ -32,7 +32,11 @@ except ImportError as error:  # pragma: no cover - a machine without the extra
 from penstock.core.errors import Dependency, InvalidRequest, NotFound, PenstockError, Unavailable
 from penstock.indexing.kafka_settings import PLACE, READ_COMMITTED
 from penstock.indexing.secrets import is_secret_setting
-from penstock.indexing.source.kafka.protocols import KafkaRecords, OffsetsGoneError, TopicShape
+from penstock.indexing.source.kafka.kafka_protocols import (
+    KafkaRecords,
+    OffsetsGoneError,
+    TopicShape,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -15,7 +15,6 @@ from penstock.indexing.specs.batch.task import RESOURCE_REFUSAL, BatchTask, alig
 from penstock.indexing.specs.batch_tuning import BatchTuning
 from penstock.indexing.specs.errors import Mistake, SpecError
 from penstock.indexing.specs.filters import Filter
-from penstock.indexing.specs.model import Found, IgnoredValue, SpecModel, mistakes
 from penstock.indexing.specs.rows.dimensions import DimensionsSpec
 from penstock.indexing.specs.rows.granularities import AnyGranularity
 from penstock.indexing.specs.rows.projections import Projections
@@ -25,11 +24,12 @@ from penstock.indexing.specs.scalars import (
     IntervalText,
     interval_mistake,
 )
+from penstock.indexing.specs.spec_base import Found, IgnoredValue, SpecModel, mistakes
 from penstock.indexing.specs.task_context import (
     COMPACTION_PRIORITY,
     IngestionMode,
 )
-from penstock.segments.model import Segment
+from penstock.segments.segment import Segment
 
 _NO_SEGMENT: Final = "does not name a segment: write its id, or the whole segment as JSON"
 

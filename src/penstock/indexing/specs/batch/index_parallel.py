@@ -11,16 +11,16 @@ from penstock.core.intervals import Granularity, Interval, condensed
 from penstock.indexing.lock_intent import LockIntent
 from penstock.indexing.specs.batch.task import RESOURCE_REFUSAL, BatchTask, aligned
 from penstock.indexing.specs.batch_tuning import BatchTuning
+from penstock.indexing.specs.data_schema import DataSchema
 from penstock.indexing.specs.duplicate_fields import without_duplicates
 from penstock.indexing.specs.input_formats import InputFormat
 from penstock.indexing.specs.inputs import InputSource, wrong_format
-from penstock.indexing.specs.model import Found, SpecModel, mistakes
 from penstock.indexing.specs.partitions import DynamicPartitions, SingleDimensionPartitions
 from penstock.indexing.specs.scalars import (
     TIME_COLUMN,
     Flag,
 )
-from penstock.indexing.specs.schema import DataSchema
+from penstock.indexing.specs.spec_base import Found, SpecModel, mistakes
 from penstock.indexing.specs.task_context import (
     BATCH_PRIORITY,
     IngestionMode,

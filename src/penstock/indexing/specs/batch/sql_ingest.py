@@ -10,13 +10,13 @@ from penstock.core.intervals import ETERNITY, Granularity, Interval
 from penstock.indexing.lock_intent import LockIntent
 from penstock.indexing.specs.batch.task import BatchTask, aligned
 from penstock.indexing.specs.inputs import ExternTable
-from penstock.indexing.specs.model import Found, mistakes
 from penstock.indexing.specs.scalars import (
     Count,
     DatasourceName,
     GranularityText,
     IntervalText,
 )
+from penstock.indexing.specs.spec_base import Found, mistakes
 from penstock.indexing.specs.task_context import (
     BATCH_PRIORITY,
     IngestionMode,

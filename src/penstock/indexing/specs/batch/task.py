@@ -14,11 +14,11 @@ from pydantic import AfterValidator, Field, JsonValue, ValidationInfo, model_val
 from penstock.core.intervals import Granularity, Interval, condensed
 from penstock.indexing.lock_intent import LockIntent
 from penstock.indexing.specs.batch_tuning import BatchTuning
-from penstock.indexing.specs.model import SpecModel
 from penstock.indexing.specs.scalars import (
     TaskId,
     check_task_id,
 )
+from penstock.indexing.specs.spec_base import SpecModel
 from penstock.indexing.specs.task_context import (
     OTHER_PRIORITY,
     Context,

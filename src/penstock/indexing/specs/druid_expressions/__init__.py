@@ -5,7 +5,7 @@ that only Druid has (`&&`, ``cast(x, 'LONG')``, a function such as `timestamp_fl
 it has Druid's meaning: `||` is or, `^` is a power, `substring` counts from 0.
 """
 
-from penstock.indexing.specs.druid_expressions.dialect import as_spark_sql, is_druids
+from penstock.indexing.specs.druid_expressions.expression_dialect import as_spark_sql, is_druids
 from penstock.indexing.specs.druid_expressions.parser import parse
 from penstock.indexing.specs.druid_expressions.translation import translate
 from penstock.indexing.specs.druid_expressions.tree import (

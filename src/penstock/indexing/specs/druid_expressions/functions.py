@@ -1,7 +1,7 @@
 """The functions of Druid's expressions that have an exact counterpart in Spark SQL. Plain data.
 
 A template has `{0}`, `{1}` … for arguments that are parsed already and in parentheses where needed.
-Functions that need more than a template are in `translation` and `times`.
+Functions that need more than a template are in `translation` and `time_functions`.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from penstock.indexing.specs.druid_expressions.functions import (
     TIME_FUNCTIONS,
     Type,
 )
-from penstock.indexing.specs.druid_expressions.times import translate_time
+from penstock.indexing.specs.druid_expressions.time_functions import translate_time
 from penstock.indexing.specs.druid_expressions.tree import (
     Binary,
     Expression,

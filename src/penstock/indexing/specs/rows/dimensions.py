@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from penstock.indexing.specs.model import Found, IgnoredValue, SpecModel, mistakes
 from penstock.indexing.specs.scalars import ColumnName, Count, Flag
+from penstock.indexing.specs.spec_base import Found, IgnoredValue, SpecModel, mistakes
 
 # A file has statistics of each column; no table is intentionally that wide.
 COLUMNS_MAX: Final = 10_000

@@ -15,8 +15,8 @@ from pydantic import BeforeValidator, PlainSerializer, model_validator
 from penstock.core.durations import format_duration
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity, Interval
-from penstock.indexing.specs.model import Found, SpecModel, as_mistake, mistakes
 from penstock.indexing.specs.scalars import Flag, GranularityText, IntervalText
+from penstock.indexing.specs.spec_base import Found, SpecModel, as_mistake, mistakes
 
 _SAMPLE_STEP_MS: Final = 13 * 3_600_000
 _SAMPLE_START_MS: Final = 1_703_030_400_000  # 2023-12-20, then past a leap day and two new years

@@ -26,7 +26,9 @@ from penstock.indexing.specs.druid_expressions import (
 )
 from penstock.indexing.specs.errors import did_you_mean
 from penstock.indexing.specs.filters import Filter
-from penstock.indexing.specs.model import (
+from penstock.indexing.specs.rows.dimensions import COLUMNS_MAX, Dimension
+from penstock.indexing.specs.scalars import TIME_COLUMN, ColumnName, Flag
+from penstock.indexing.specs.spec_base import (
     Found,
     IgnoredValue,
     SpecModel,
@@ -35,8 +37,6 @@ from penstock.indexing.specs.model import (
     mistakes,
     refuse_types,
 )
-from penstock.indexing.specs.rows.dimensions import COLUMNS_MAX, Dimension
-from penstock.indexing.specs.scalars import TIME_COLUMN, ColumnName, Flag
 
 PROJECTIONS_MAX: Final = 1_000
 # Finding similar names is slow, so it is limited to this many mistakes and columns.

@@ -18,7 +18,9 @@ from pydantic import Field, field_validator
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.secrets import MASK, MASK_REMEDY, URL_MASK_REMEDY
 from penstock.indexing.specs.errors import did_you_mean
-from penstock.indexing.specs.model import (
+from penstock.indexing.specs.scalars import Flag
+from penstock.indexing.specs.sources.secret_values import EnvironmentSecret, Secret
+from penstock.indexing.specs.spec_base import (
     Found,
     IgnoredValue,
     SpecModel,
@@ -27,9 +29,7 @@ from penstock.indexing.specs.model import (
     mistakes,
     refuse_types,
 )
-from penstock.indexing.specs.scalars import Flag
-from penstock.indexing.specs.sources.secret_values import EnvironmentSecret, Secret
-from penstock.storage.databases.address import DatabaseAddress, TlsMode
+from penstock.storage.databases.database_address import DatabaseAddress, TlsMode
 
 _STATEMENTS_MAX: Final = 1_000
 _FORM: Final = "write jdbc:postgresql://host:5432/database"

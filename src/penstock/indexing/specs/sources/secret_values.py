@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, field_validator
 
-from penstock.indexing.specs.model import Found, SpecModel, mistake, mistakes
+from penstock.indexing.specs.spec_base import Found, SpecModel, mistake, mistakes
 
 # A task reads only variables with this prefix: others of its process hold the service's own
 # secrets, which a spec could otherwise send to any host.

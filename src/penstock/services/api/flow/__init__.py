@@ -1,5 +1,5 @@
 """The HTTP API of flows."""
 
-from penstock.services.api.flow.routes import FlowRoutes
+from penstock.services.api.flow.flow_routes import FlowRoutes
 
 __all__ = ["FlowRoutes"]

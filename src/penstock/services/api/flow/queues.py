@@ -17,7 +17,7 @@ from penstock.flow.controller.controller import FlowController
 from penstock.flow.queue.drop_requests import DropRequest
 from penstock.flow.queue.listing import AttributeIs
 from penstock.services.api.endpoints import Endpoint, EndpointCall, EndpointParameter
-from penstock.services.api.flow import forms
+from penstock.services.api.flow import flow_json
 
 NOT_THERE: Final = {404: "No object has this name."}
 """Answer for an unknown name."""
@@ -84,7 +84,7 @@ class QueueEndpoints:
         now_ms = self._clock.now_ms()
         return {
             "queued": queue.size.count,
-            "flowFiles": [forms.flowfile_json(one, now_ms) for one in found],
+            "flowFiles": [flow_json.flowfile_json(one, now_ms) for one in found],
         }
 
     def _count(self, call: EndpointCall) -> object:
@@ -107,16 +107,16 @@ class QueueEndpoints:
             self._drops[number] = request
             while len(self._drops) > _REQUESTS_MAX:
                 self._drops.popitem(last=False)
-        return forms.drop_json(number, request.progress)
+        return flow_json.drop_json(number, request.progress)
 
     def _drop_progress(self, call: EndpointCall) -> object:
         number, request = self._request(call)
-        return forms.drop_json(number, request.progress)
+        return flow_json.drop_json(number, request.progress)
 
     def _cancel_drop(self, call: EndpointCall) -> object:
         number, request = self._request(call)
         request.cancel()
-        return forms.drop_json(number, request.progress)
+        return flow_json.drop_json(number, request.progress)
 
     def _request(self, call: EndpointCall) -> tuple[int, DropRequest]:
         number = call.number("request", 0, 1 << 53)

@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute, Route
 from penstock.core.errors import InvalidRequest, NotFound
 from penstock.core.names import spelling
 from penstock.indexing.overlord import Overlord
-from penstock.indexing.overlord.compaction.duty import AuditOf, CompactionConfigs
+from penstock.indexing.overlord.compaction.compaction_duty import AuditOf, CompactionConfigs
 from penstock.indexing.overlord.compaction.planner import CompactionPlan, SegmentTally
 from penstock.indexing.specs.compaction import (
     CompactionConfig,

@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.names import DATASOURCE, IsStored, known_name
-from penstock.indexing.lockbox.model import HeldLock, LockPolicy, LockType, TaskLock
+from penstock.indexing.lockbox.task_locks import HeldLock, LockPolicy, LockType, TaskLock
 from penstock.indexing.overlord import Overlord
 from penstock.indexing.specs.task_context import uses_concurrent_locks
 from penstock.services.api.asgi import JsonResponse, bounded_json

@@ -1,6 +1,6 @@
 """`POST /druid/v2/sql/task`: writing SQL statements become tasks of the overlord.
 
-Owns the format of requests; `penstock.indexing.batch.sql.statement` parses statements.
+Owns the format of requests; `penstock.indexing.batch.sql.ingest_statement` parses statements.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
-from penstock.indexing.batch.sql.statement import parse_ingest, writes
+from penstock.indexing.batch.sql.ingest_statement import parse_ingest, writes
 from penstock.services.api.asgi import JsonResponse, json_object
 from penstock.services.api.indexer.request_parts import PREFIX
 from penstock.services.api.indexer.task_json import typed_error
-from penstock.services.http_client import JsonClient
+from penstock.services.json_client import JsonClient
 
 if TYPE_CHECKING:
     from pydantic import JsonValue

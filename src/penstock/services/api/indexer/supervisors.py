@@ -17,7 +17,6 @@ from penstock.indexing.overlord import Overlord
 from penstock.indexing.overlord.supervisor_service import SHORT_OF_SLOTS
 from penstock.indexing.secrets import masked
 from penstock.indexing.sequences import offsets_from_json
-from penstock.services.answers import part
 from penstock.services.api.asgi import JsonResponse, bounded_body, integer, json_object
 from penstock.services.api.futures import result_of
 from penstock.services.api.indexer.compaction import compaction_progress
@@ -27,6 +26,7 @@ from penstock.services.api.indexer.request_parts import (
     query_flag,
     stored_name_of,
 )
+from penstock.services.json_values import part
 
 if TYPE_CHECKING:
     from penstock.indexing.overlord.admin_service import AdminService

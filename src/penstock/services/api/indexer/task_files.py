@@ -14,8 +14,8 @@ import orjson
 from penstock.core.errors import NotFound, Unavailable
 from penstock.indexing.task_log import READ_BYTES_MAX, TaskLogReader
 from penstock.services.api.process_clients import chat_path
-from penstock.services.http_client import JsonClient
-from penstock.services.options.values import HostPort
+from penstock.services.json_client import JsonClient
+from penstock.services.options.option_values import HostPort
 
 if TYPE_CHECKING:
     from penstock.indexing.overlord import Overlord

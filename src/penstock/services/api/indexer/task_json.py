@@ -16,7 +16,7 @@ from penstock.core.intervals import format_time
 
 if TYPE_CHECKING:
     from penstock.core.errors import PenstockError
-    from penstock.indexing.lockbox.model import TaskLock
+    from penstock.indexing.lockbox.task_locks import TaskLock
     from penstock.indexing.overlord import TaskView
     from penstock.indexing.overlord.runner.worker_table import WorkerView
     from penstock.indexing.overlord.task_index import ActiveTask

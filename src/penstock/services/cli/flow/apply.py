@@ -12,8 +12,7 @@ import typer
 
 from penstock.core.errors import InvalidRequest
 from penstock.flow.graph.source_locations import FlowProblem, SourceLocation
-from penstock.services.answers import objects, whole
-from penstock.services.cli.context import CLI
+from penstock.services.cli.command_options import CLI
 from penstock.services.cli.flow.flow_client import (
     FlowDocument,
     FlowRefused,
@@ -25,6 +24,7 @@ from penstock.services.cli.flow.flow_client import (
 from penstock.services.cli.output import echo, echo_lines, print_json
 from penstock.services.cli.server_options import FlowModulesOption as Modules
 from penstock.services.cli.spec_files import DocumentKind, other_kind
+from penstock.services.json_values import objects, whole
 
 File = Annotated[Path, typer.Argument(help="The flow, YAML or JSON; - is standard input.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -18,16 +18,16 @@ import typer
 from penstock.core.errors import counted
 from penstock.core.http_errors import error_of_answer
 from penstock.flow.graph.source_locations import FlowProblem, SourceLocation
-from penstock.services.answers import objects, whole
 from penstock.services.cli import exit_codes
-from penstock.services.cli.context import CLI
+from penstock.services.cli.command_options import CLI
 from penstock.services.cli.output import (
     print_json,
     require_readable,
     translate_read_errors,
     warn,
 )
-from penstock.services.http_client import COMMAND_LINE
+from penstock.services.json_client import COMMAND_LINE
+from penstock.services.json_values import objects, whole
 
 # The server waits up to half a minute for processors to stop before it refuses a change.
 TIMEOUT_S = 90.0

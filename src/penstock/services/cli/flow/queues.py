@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from penstock.core.errors import InvalidRequest, PenstockError, counted
-from penstock.services.answers import objects, whole
 from penstock.services.cli.flow.flow_client import Object, request_object
-from penstock.services.cli.flow.run import connection_row, size
+from penstock.services.cli.flow.flow_control import connection_row, size
 from penstock.services.cli.output import confirm, echo, print_json, print_rows
+from penstock.services.json_values import objects, whole
 
 _POLL_EVERY_S = 0.2
 _UNDER_WAY = frozenset({"waiting", "dropping"})

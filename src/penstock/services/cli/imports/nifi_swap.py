@@ -21,7 +21,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import CorruptData, InvalidRequest, PenstockError, counted
 from penstock.core.instants import format_time
 from penstock.services.cli import exit_codes
-from penstock.services.cli.context import CLI
+from penstock.services.cli.command_options import CLI
 from penstock.services.cli.output import (
     Row,
     byte_output,
@@ -32,13 +32,13 @@ from penstock.services.cli.output import (
     warn,
 )
 from penstock.services.host.data_folder import DataFolder, DataFolderLock
-from penstock.services.host.permissions import use_umask
+from penstock.services.host.folder_permissions import use_umask
 
 if TYPE_CHECKING:
     from penstock.flow.flowfile import FlowFile
-    from penstock.flow.nifi_import.content import NifiContent
-    from penstock.flow.nifi_import.importer import NifiImport, StoppedFlow, SwapFileReport
-    from penstock.flow.swap.nifi.swap_files import NifiSwapFile
+    from penstock.flow.nifi_import.nifi_content import NifiContent
+    from penstock.flow.nifi_import.swap_import import NifiImport, StoppedFlow, SwapFileReport
+    from penstock.flow.swap.nifi.nifi_swap_file import NifiSwapFile
     from penstock.storage.filesystem import FileSystem
 
 
@@ -70,7 +70,7 @@ class SwapImportTarget:
         Raises:
             InvalidRequest: A folder does not exist, or is named twice.
         """
-        from penstock.flow.nifi_import.content import NifiContent  # noqa: PLC0415 - slow
+        from penstock.flow.nifi_import.nifi_content import NifiContent  # noqa: PLC0415 - slow
 
         if self.content and self.without_content:
             raise InvalidRequest("--without-content needs no --content: leave out one of the two")
@@ -118,7 +118,7 @@ def import_into(paths: Sequence[Path], into: SwapImportTarget, *, as_json: bool)
         Unavailable: Full disk or I/O error; imported FlowFiles stay.
     """
     # Imported here, because no other command needs them.
-    from penstock.flow.nifi_import.importer import (  # noqa: PLC0415  # noqa: PLC0415
+    from penstock.flow.nifi_import.swap_import import (  # noqa: PLC0415  # noqa: PLC0415
         NifiImport,
         StoppedFlow,
         SwapImportOptions,
@@ -203,7 +203,7 @@ def _choose(paths: Sequence[Path], into: SwapImportTarget) -> list[Path]:
 
 
 def _open(path: Path, now_ms: int = 0) -> NifiSwapFile:
-    from penstock.flow.swap.nifi.reader import open_nifi_swap  # noqa: PLC0415 - slow
+    from penstock.flow.swap.nifi.schema_swap_file import open_nifi_swap  # noqa: PLC0415 - slow
 
     with translate_read_errors(path):
         data = path.read_bytes()
@@ -379,7 +379,7 @@ def _expand(files: Sequence[Path]) -> list[Path]:
     Raises:
         InvalidRequest: A file does not exist, or a folder has no swap file.
     """
-    from penstock.flow.swap.nifi.swap_files import NifiSwapName, recovery_order  # noqa: PLC0415 - slow
+    from penstock.flow.swap.nifi.nifi_swap_file import NifiSwapName, recovery_order  # noqa: PLC0415 - slow
 
     found: list[Path] = []
     for file in files:
@@ -405,7 +405,7 @@ def _expand(files: Sequence[Path]) -> list[Path]:
 def _is_swap_file(path: Path) -> bool:
     """Return whether a file begins as NiFi's swap files do, ignoring its name."""
     from penstock.flow.swap.nifi.legacy import LegacySwapFile  # noqa: PLC0415 - slow
-    from penstock.flow.swap.nifi.reader import MAGIC  # noqa: PLC0415 - slow
+    from penstock.flow.swap.nifi.schema_swap_file import MAGIC  # noqa: PLC0415 - slow
 
     with translate_read_errors(path), path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
@@ -439,7 +439,7 @@ def _output(export: str | None) -> Iterator[BinaryIO | None]:
 
 def _take(path: Path, out: BinaryIO | None) -> Row:
     """Read one file, write its FlowFiles if requested, and return its row."""
-    from penstock.flow.swap.nifi.reader import open_nifi_swap  # noqa: PLC0415 - slow
+    from penstock.flow.swap.nifi.schema_swap_file import open_nifi_swap  # noqa: PLC0415 - slow
 
     row: dict[str, object] = dict.fromkeys(
         ("file", "format", "queue", "flowfiles", "missing", "bytes", "oldest", "damage")

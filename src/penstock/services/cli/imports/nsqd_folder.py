@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.core.errors import NotFound, counted
-from penstock.services.cli.context import CLI
+from penstock.services.cli.command_options import CLI
 from penstock.services.cli.output import Row, echo, print_json, print_rows, progress_bars, warn
 from penstock.services.host.data_folder import DataFolderLock
-from penstock.services.host.permissions import private_data_folder
+from penstock.services.host.folder_permissions import private_data_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

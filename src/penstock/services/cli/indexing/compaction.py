@@ -9,9 +9,8 @@ from typing import Annotated, Final
 import typer
 
 from penstock.core.errors import InvalidRequest
-from penstock.services.answers import objects, part
-from penstock.services.cli.context import CLI
-from penstock.services.cli.indexing.forms import (
+from penstock.services.cli.command_options import CLI
+from penstock.services.cli.indexing.followed_tasks import (
     INDEXER,
     Datasource,
     Interval,
@@ -22,6 +21,7 @@ from penstock.services.cli.indexing.forms import (
     warn_of_no_data,
 )
 from penstock.services.cli.output import echo, print_json, print_rows, read_json
+from penstock.services.json_values import objects, part
 
 compaction_app = typer.Typer(
     help="Automatic compaction.", no_args_is_help=True, rich_markup_mode=None

@@ -9,10 +9,10 @@ import typer
 
 from penstock.core.errors import InvalidRequest, counted
 from penstock.core.printable import quoted
-from penstock.services.answers import objects, part
-from penstock.services.cli.context import CLI
-from penstock.services.cli.indexing.forms import COORDINATOR, Json, named
+from penstock.services.cli.command_options import CLI
+from penstock.services.cli.indexing.followed_tasks import COORDINATOR, Json, named
 from penstock.services.cli.output import echo, print_json, print_rows, read_json
+from penstock.services.json_values import objects, part
 
 rule_app = typer.Typer(help="Retention rules.", no_args_is_help=True, rich_markup_mode=None)
 

@@ -8,9 +8,8 @@ from urllib.parse import quote
 import typer
 
 from penstock.core.errors import InvalidRequest, NotFound
-from penstock.services.answers import objects, part
-from penstock.services.cli.context import CLI
-from penstock.services.cli.indexing.forms import (
+from penstock.services.cli.command_options import CLI
+from penstock.services.cli.indexing.followed_tasks import (
     COORDINATOR,
     INDEXER,
     Datasource,
@@ -23,9 +22,10 @@ from penstock.services.cli.indexing.forms import (
     named,
 )
 from penstock.services.cli.output import confirm, echo, print_rows
+from penstock.services.json_values import objects, part
 
 if TYPE_CHECKING:
-    from penstock.services.http_client import JsonClient
+    from penstock.services.json_client import JsonClient
 
 segment_app = typer.Typer(help="Published segments.", no_args_is_help=True, rich_markup_mode=None)
 

@@ -11,10 +11,9 @@ import typer
 
 from penstock.core.errors import InvalidRequest, counted
 from penstock.core.intervals import parse_time
-from penstock.services.answers import objects, part, whole
 from penstock.services.cli import exit_codes
-from penstock.services.cli.context import CLI
-from penstock.services.cli.indexing.forms import (
+from penstock.services.cli.command_options import CLI
+from penstock.services.cli.indexing.followed_tasks import (
     AUTOCOMPACT,
     Wait,
     awaited,
@@ -35,6 +34,7 @@ from penstock.services.cli.output import (
     without_empty,
 )
 from penstock.services.cli.spec_files import DocumentKind, errors_in, read_spec
+from penstock.services.json_values import objects, part, whole
 
 PREFIX = "/druid/indexer/v1/supervisor"
 _COMPACTS = f"{AUTOCOMPACT}__"

@@ -12,9 +12,8 @@ import typer
 from penstock.core.errors import InvalidRequest
 from penstock.core.printable import quoted
 from penstock.core.similar_names import nearest
-from penstock.services.answers import objects, part
-from penstock.services.cli.context import CLI
-from penstock.services.cli.indexing.forms import (
+from penstock.services.cli.command_options import CLI
+from penstock.services.cli.indexing.followed_tasks import (
     INDEXER,
     Json,
     Wait,
@@ -35,6 +34,7 @@ from penstock.services.cli.output import (
     wait_lines,
 )
 from penstock.services.cli.spec_files import DocumentKind, errors_in, read_spec
+from penstock.services.json_values import objects, part
 
 task_app = typer.Typer(help="Indexing tasks.", no_args_is_help=True, rich_markup_mode=None)
 

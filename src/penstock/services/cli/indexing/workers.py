@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from penstock.services.answers import objects, part
-from penstock.services.cli.context import CLI
-from penstock.services.cli.indexing.forms import INDEXER, Json, named
+from penstock.services.cli.command_options import CLI
+from penstock.services.cli.indexing.followed_tasks import INDEXER, Json, named
 from penstock.services.cli.output import echo, print_rows, without_empty
+from penstock.services.json_values import objects, part
 
 worker_app = typer.Typer(help="Workers.", no_args_is_help=True, rich_markup_mode=None)
 

@@ -16,7 +16,7 @@ from typing import Annotated, Final
 import typer
 
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError
-from penstock.services.cli.context import CLI
+from penstock.services.cli.command_options import CLI
 from penstock.services.cli.output import echo, echo_lines, print_json, print_rows, warn_lines
 from penstock.services.cli.server_options import FlowModulesOption as Modules
 

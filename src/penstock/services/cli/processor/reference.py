@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from penstock.flow.processor.documentation import ProcessorFacts, describe, expression_functions
+from penstock.flow.processor.processor_registry import ProcessorRegistry
 from penstock.flow.processor.properties import PropertyFacts
-from penstock.flow.processor.registry import ProcessorRegistry
 from penstock.services.processors import PROCESSORS
 
 _HEAD: Final = """# Processors

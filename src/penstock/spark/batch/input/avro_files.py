@@ -26,9 +26,9 @@ from penstock.core.avro_bounds import (
 )
 from penstock.core.errors import CorruptData, InvalidRequest
 from penstock.core.out_of_memory import is_out_of_memory
+from penstock.spark.batch.input.file_splits import InputFile
 from penstock.spark.batch.input.open_files import opened
 from penstock.spark.batch.input.schema_casts import as_text
-from penstock.spark.batch.input.splits import InputFile
 from penstock.spark.connect.worker_memory import out_of_memory
 
 BATCH_ROWS: Final = 64 * 1024

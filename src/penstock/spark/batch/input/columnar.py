@@ -15,8 +15,8 @@ from penstock.core.orc_bounds import OrcTail, check_tail
 from penstock.core.parquet_bounds import check_rows, runs_of_groups
 from penstock.core.row_bytes import check_no_unions
 from penstock.spark.batch.input.avro_files import read_avro
+from penstock.spark.batch.input.file_splits import InputFile, Source, Split
 from penstock.spark.batch.input.open_files import opened
-from penstock.spark.batch.input.splits import InputFile, Source, Split
 from penstock.spark.topic.row_shape import RowShape
 
 BATCH_ROWS: Final = 64 * 1024

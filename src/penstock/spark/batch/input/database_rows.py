@@ -28,11 +28,11 @@ from penstock.indexing.engine import InputUnavailable
 from penstock.spark.batch.input.columnar import FOUND_AS
 from penstock.spark.batch.input.text_lines import BOM
 from penstock.spark.chunk_files import write_groups
-from penstock.storage.databases.postgres import opened
+from penstock.storage.databases.postgres_reader import opened
 
 if TYPE_CHECKING:
     from penstock.indexing.specs.sources.databases import DatabaseInput
-    from penstock.storage.databases.postgres import Column, Kind, PostgresReader
+    from penstock.storage.databases.postgres_reader import Column, Kind, PostgresReader
 
 _TYPES: Final[dict[Kind, pa.DataType]] = {
     "boolean": pa.bool_(),

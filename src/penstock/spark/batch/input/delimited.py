@@ -23,14 +23,14 @@ import pyarrow.csv as pv
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.time_patterns import TimePattern
+from penstock.spark.batch.input.file_splits import InputFile, Source, Split
 from penstock.spark.batch.input.open_files import translated
 from penstock.spark.batch.input.schema_casts import conformed, empty_rows, rows_of_objects
-from penstock.spark.batch.input.splits import InputFile, Source, Split
 from penstock.spark.batch.input.text_lines import BOM, Lines, read_lines
+from penstock.spark.topic.arrow_times import NotCleanError
 from penstock.spark.topic.coerce import Json
 from penstock.spark.topic.parse import LEAF_MESSAGES, BadMessage, ParsedRows
 from penstock.spark.topic.row_shape import FieldType, RowShape
-from penstock.spark.topic.times import NotCleanError
 
 _CUT_INTO: Final = 8
 _HEX: Final = re.compile("0[xX][0-9a-fA-F]{1,15}")

@@ -19,8 +19,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.spark.batch.input.file_splits import InputFile, Source, Split
 from penstock.spark.batch.input.open_files import opened_text
-from penstock.spark.batch.input.splits import InputFile, Source, Split
 from penstock.spark.batch.input.text_lines import BLOCK_BYTES, BOM, Lines, lines_in
 from penstock.spark.topic.parse import cut_out
 

@@ -19,7 +19,7 @@ import orjson
 
 from penstock.core.errors import InvalidRequest, NotFound
 from penstock.core.read_guard import READ_GUARD, ReadCheck
-from penstock.indexing.batch.engine import CombinedInput, ExternalInput, SegmentInput
+from penstock.indexing.batch.batch_engine import CombinedInput, ExternalInput, SegmentInput
 from penstock.indexing.engine import InputUnavailable
 from penstock.indexing.secrets import masked, masked_url
 from penstock.indexing.specs import TIME_COLUMN
@@ -42,6 +42,7 @@ from penstock.indexing.specs.sources.databases import DatabaseInput
 from penstock.indexing.specs.sources.secret_values import EnvironmentSecret
 from penstock.spark.batch.input.avro_files import check_installed
 from penstock.spark.batch.input.delimited import header_of
+from penstock.spark.batch.input.file_splits import InputFile, Source
 from penstock.spark.batch.input.http_files import fetch
 from penstock.spark.batch.input.open_files import (
     UNUSABLE,
@@ -50,7 +51,6 @@ from penstock.spark.batch.input.open_files import (
     local_size,
     size_of,
 )
-from penstock.spark.batch.input.splits import InputFile, Source
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.topic.row_shape import RowShape, TimeField, TimeFormat
 

@@ -22,11 +22,11 @@ from penstock.core.row_bytes import bytes_of_rows, may_have_long_rows
 from penstock.spark.batch.input.columnar import read_columns
 from penstock.spark.batch.input.delimited import DelimitedParser
 from penstock.spark.batch.input.documents import read_text
+from penstock.spark.batch.input.file_splits import Piece, Source, Split
 from penstock.spark.batch.input.open_files import translated
 from penstock.spark.batch.input.schema_casts import conformed
-from penstock.spark.batch.input.splits import Piece, Source, Split
 from penstock.spark.batch.input.text_lines import Lines
-from penstock.spark.chunks import times_ms
+from penstock.spark.row_chunks import times_ms
 from penstock.spark.topic.parse import MessageParser, ParsedRows
 from penstock.spark.topic.row_shape import TIME_COLUMN
 from penstock.storage.disk_errors import translate_error

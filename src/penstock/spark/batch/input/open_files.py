@@ -22,7 +22,7 @@ from penstock.core.read_guard import ReadCheck
 from penstock.core.store_urls import LOCAL_SCHEMES, check_store_url
 from penstock.indexing.engine import InputUnavailable
 from penstock.indexing.secrets import masked_url
-from penstock.spark.batch.input.splits import InputFile
+from penstock.spark.batch.input.file_splits import InputFile
 from penstock.spark.connect.worker_memory import out_of_memory
 
 # Errors besides OSError that fsspec's file systems raise for URLs that they cannot parse.

@@ -20,9 +20,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.spark.topic.arrow_times import NotCleanError, as_times, check_times, to_millis
 from penstock.spark.topic.coerce import Json, UnparseableError, Value, number_text, row_of_object
 from penstock.spark.topic.row_shape import TIME_COLUMN, TIME_TYPE, FieldType, RowShape, TimeFormat
-from penstock.spark.topic.times import NotCleanError, as_times, check_times, to_millis
 
 Bad = tuple[tuple[int, str], ...]
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from pyspark.sql import functions as sf
 
 from penstock.core.column_case import case_variants_in
-from penstock.indexing.batch.engine import BatchInput, SegmentInput
+from penstock.indexing.batch.batch_engine import BatchInput, SegmentInput
 from penstock.indexing.specs import TIME_COLUMN, Filter
 from penstock.indexing.specs.scalars import OWN_PREFIX
-from penstock.spark.columns import filter_columns
 from penstock.spark.expressions import column
-from penstock.spark.filters import condition, expressions_in
+from penstock.spark.filter_conditions import condition, expressions_in
+from penstock.spark.schema_columns import filter_columns
 from penstock.spark.sql_guard import check_expressions, constants_kept
 from penstock.spark.topic.row_shape import FieldType, RowShape
 

@@ -1,7 +1,7 @@
 """Lines of a split of a text file, in blocks; no loop over lines.
 
-Invariants: each line of the file is in exactly one split, by the rule of `splits`. Empty lines are
-counted, but not returned. For a line that is too long, only its number is returned.
+Invariants: each line of the file is in exactly one split, by the rule of `file_splits`. Empty lines
+are counted, but not returned. For a line that is too long, only its number is returned.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.spark.batch.input.file_splits import Split
 from penstock.spark.batch.input.open_files import opened_text
-from penstock.spark.batch.input.splits import Split
 
 BLOCK_BYTES: Final = 8 << 20
 _NEWLINE: Final = ord("\n")

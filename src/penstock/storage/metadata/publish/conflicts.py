@@ -33,7 +33,7 @@ from penstock.core.errors import InvalidRequest, counted
 from penstock.core.intervals import Interval, condensed
 from penstock.core.timeline.chunks import RootRange
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.chunks import (
+from penstock.storage.metadata.chunk_summaries import (
     by_chunk,
     chunks_of,
     enclosing_interval,
@@ -50,7 +50,7 @@ from penstock.storage.metadata.time_chunks import overlapping, rows_of_chunk, us
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from penstock.storage.metadata.chunks import ChunkSummary
+    from penstock.storage.metadata.chunk_summaries import ChunkSummary
     from penstock.storage.metadata.rows.publish import PublishBasis, PublishRequest
     from penstock.storage.metadata.rows.segments import SegmentRow
 

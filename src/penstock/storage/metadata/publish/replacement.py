@@ -14,7 +14,7 @@ from sqlalchemy import Connection, func, or_, select
 
 from penstock.core.interval_index import IntervalIndex
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.chunks import by_chunk
+from penstock.storage.metadata.chunk_summaries import by_chunk
 from penstock.storage.metadata.publish.segment_rows import (
     copy_of,
     shard_spec,

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from sqlalchemy import Connection, bindparam, insert, select
 
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.chunks import chunks_of, enclosing_interval, not_hidden
+from penstock.storage.metadata.chunk_summaries import chunks_of, enclosing_interval, not_hidden
 from penstock.storage.metadata.revision import read_revision
 from penstock.storage.metadata.row_mapper import SEGMENTS
 from penstock.storage.metadata.rows.segments import SegmentRow, segment_id
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from penstock.core.intervals import Interval
-    from penstock.storage.metadata.chunks import ChunkSummary
+    from penstock.storage.metadata.chunk_summaries import ChunkSummary
     from penstock.storage.metadata.payloads import JsonObject
 
 # Keys of the number of core partitions in shard specs.

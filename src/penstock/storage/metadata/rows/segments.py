@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def segment_id(datasource: str, interval: Interval, version: str, partition_number: int) -> str:
-    """Return the id of a segment; `penstock.segments.model` parses it."""
+    """Return the id of a segment; `penstock.segments.segment` parses it."""
     text = f"{datasource}_{format_time(interval.start_ms)}_{format_time(interval.end_ms)}_{version}"
     return f"{text}_{partition_number}" if partition_number else text
 

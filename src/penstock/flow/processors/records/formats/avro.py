@@ -20,7 +20,7 @@ from penstock.core.avro_bounds import bounded_blocks, gathered_records
 from penstock.core.errors import InvalidRequest
 from penstock.core.out_of_memory import is_out_of_memory
 from penstock.flow.processors.records.formats.casts import fitted
-from penstock.flow.processors.records.formats.protocols import (
+from penstock.flow.processors.records.formats.format_protocols import (
     BATCH_ROWS,
     BadRecords,
     ReadingOptions,

@@ -19,7 +19,7 @@ from penstock.core.row_bytes import (
     may_have_long_rows,
     repeats_values,
 )
-from penstock.flow.processors.records.formats.protocols import record_too_long, translated
+from penstock.flow.processors.records.formats.format_protocols import record_too_long, translated
 
 CELLS_MAX: Final = 2 << 20
 """Maximum number of values, rows times columns, of a batch with more than one row."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.out_of_memory import is_out_of_memory
-from penstock.flow.processors.records.formats.protocols import BadRecords, no_memory_left
+from penstock.flow.processors.records.formats.format_protocols import BadRecords, no_memory_left
 
 _ZONED: Final = r"(?:[Zz]|[+-]\d{2}:?\d{2})$"
 

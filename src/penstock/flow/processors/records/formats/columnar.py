@@ -19,7 +19,7 @@ from penstock.core.parquet_bounds import check_rows, runs_of_groups
 from penstock.core.row_bytes import check_no_unions
 from penstock.flow.processors.records.formats.batch_bounds import bounded_batches
 from penstock.flow.processors.records.formats.casts import fitted
-from penstock.flow.processors.records.formats.protocols import (
+from penstock.flow.processors.records.formats.format_protocols import (
     BATCH_ROWS,
     BadRecords,
     ReadingOptions,

@@ -19,12 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 
 from penstock.flow.processors.records.formats.casts import fitted
-from penstock.flow.processors.records.formats.json_text import (
-    base64_text,
-    is_binary,
-    json_text,
-)
-from penstock.flow.processors.records.formats.protocols import (
+from penstock.flow.processors.records.formats.format_protocols import (
     CHUNK_BYTES,
     BadRecords,
     ReadingOptions,
@@ -34,6 +29,11 @@ from penstock.flow.processors.records.formats.protocols import (
     RecordSource,
     WritingOptions,
     translated,
+)
+from penstock.flow.processors.records.formats.json_text import (
+    base64_text,
+    is_binary,
+    json_text,
 )
 
 _DOING: Final = "the content is not CSV"

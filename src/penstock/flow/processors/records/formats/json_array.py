@@ -16,16 +16,16 @@ from typing import BinaryIO, Final
 import numpy as np
 import numpy.typing as npt
 
-from penstock.flow.processors.records.formats.json_lines import (
-    chunks,
-    pieces,
-    read_chunks,
-)
-from penstock.flow.processors.records.formats.protocols import (
+from penstock.flow.processors.records.formats.format_protocols import (
     BadRecords,
     ReadingOptions,
     RecordBatches,
     RecordSource,
+)
+from penstock.flow.processors.records.formats.json_lines import (
+    chunks,
+    pieces,
+    read_chunks,
 )
 
 _PIECE_BYTES: Final = 1 << 18

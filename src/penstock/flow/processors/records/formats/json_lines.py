@@ -21,7 +21,7 @@ import pyarrow.json as pj
 
 from penstock.core.json_structure import max_depth, signs_outside
 from penstock.flow.processors.records.formats.casts import fitted
-from penstock.flow.processors.records.formats.protocols import (
+from penstock.flow.processors.records.formats.format_protocols import (
     CHUNK_BYTES,
     BadRecords,
     ReadingOptions,

@@ -17,7 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.flow.processors.records.formats.casts import is_text
-from penstock.flow.processors.records.formats.protocols import BadRecords, RecordOutput, translated
+from penstock.flow.processors.records.formats.format_protocols import (
+    BadRecords,
+    RecordOutput,
+    translated,
+)
 
 _TO_ESCAPE: Final = r'["\\\x00-\x1f]'
 _CONTROL: Final = r"[\x00-\x1f]"

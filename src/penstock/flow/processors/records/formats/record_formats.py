@@ -20,10 +20,7 @@ from penstock.flow.processors.records.formats.columnar import (
     read_parquet,
 )
 from penstock.flow.processors.records.formats.csv_text import CsvWriter, read_csv
-from penstock.flow.processors.records.formats.json_array import read_json
-from penstock.flow.processors.records.formats.json_lines import read_json_lines
-from penstock.flow.processors.records.formats.json_text import JsonLinesWriter, JsonListWriter
-from penstock.flow.processors.records.formats.protocols import (
+from penstock.flow.processors.records.formats.format_protocols import (
     ReadingOptions,
     RecordBatches,
     RecordOutput,
@@ -31,6 +28,9 @@ from penstock.flow.processors.records.formats.protocols import (
     RecordWriter,
     WritingOptions,
 )
+from penstock.flow.processors.records.formats.json_array import read_json
+from penstock.flow.processors.records.formats.json_lines import read_json_lines
+from penstock.flow.processors.records.formats.json_text import JsonLinesWriter, JsonListWriter
 
 
 class RecordFormat(enum.Enum):
