@@ -24,6 +24,7 @@ INSTRUCTIONS = {
     *("FROM", "RUN", "COPY", "USER", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK"),
     *("ENTRYPOINT", "CMD"),
 }
+DASHBOARD = "operations/grafana-dashboard.json"
 ROOT = Path(__file__).parents[2]
 DURATION = re.compile(r"\d+[smhd]")
 
@@ -86,6 +87,7 @@ def test_an_alert_sees_the_first_value_of_a_metric_that_is_absent_before() -> No
         for expression in used:
             selector = expression.partition("increase(")[2].partition("[10m])")[0]
             assert f"unless {selector} offset 10m" in expression
+    assert "increase(penstock_thread_deaths" not in example(DASHBOARD).decode()
 
 
 def test_every_metric_is_in_the_manual() -> None:
@@ -109,7 +111,7 @@ def test_both_pages_with_metrics_are_scraped() -> None:
 
 
 def panels() -> Iterator[dict[str, object]]:
-    yield from json.loads(example("operations/grafana-dashboard.json"))["panels"]
+    yield from json.loads(example(DASHBOARD))["panels"]
 
 
 def test_the_dashboard_is_one_grid_of_panels_with_queries() -> None:
