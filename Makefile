@@ -23,8 +23,8 @@ setup: .venv/.ready-dev  ## Make the environment: .venv with the command .venv/b
 demo: .venv/.ready-demo  ## A year of flights in as events, out as SQL answers (ARGS=--chaos kills processes meanwhile)
 	@.venv/bin/penstock demo $(ARGS)
 
-# The class archive of Spark may be gone since the set-up: the cache keeps three. Without it each JVM
-# of a test takes eight seconds of CPU time more.
+# The class archive of Spark may be gone since the set-up: the cache keeps three. Without it, each JVM
+# that a test starts takes eight more seconds of CPU time.
 test: .venv/.ready-dev  ## Every test of behaviour, from nothing
 	@scripts/setup postgres
 	@scripts/setup zookeeper

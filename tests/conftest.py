@@ -317,7 +317,7 @@ os.umask(_UMASK)
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
-    """Restore the umask, which some commands set for their process: of a test, it is this one."""
+    """Restore the umask: some commands set it for their process, which a test shares."""
     os.umask(_UMASK)
 
 

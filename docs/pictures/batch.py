@@ -22,7 +22,7 @@ def draw() -> Picture:
         ("2. Spark reads,\nparses, sorts", "data"),
         ("3. Segments to\ndeep storage", "store"),
         ("4. One transaction\nmakes them visible", "process"),
-        ("Visible in SQL,\nold one is deleted", "user"),
+        ("Visible in SQL,\nold version deleted", "user"),
     )
     boxes = [
         p.box(10 + 145 * number, 50, 132, 60, text, kind, small=True)

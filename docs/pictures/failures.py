@@ -33,7 +33,7 @@ ROWS: tuple[tuple[str, tuple[tuple[str, Kind], ...]], ...] = (
             ("kept", "store"),
             ("last 0.1 s may be lost", "data"),
             ("kept", "store"),
-            ("start refused, place", "bad"),
+            ("start fails, place named", "bad"),
         ),
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drawing import Picture
+from drawing import Kind, Picture
 
 
 def draw() -> Picture:
@@ -15,7 +15,7 @@ def draw() -> Picture:
         " and one or two JVMs. The worker forks a peon for each task.",
     )
     launcher = p.box(330, 15, 200, 44, "penstock up\nstarts, watches, restarts", "note")
-    names = (
+    names: tuple[tuple[str, str, Kind], ...] = (
         ("broker", "NSQ :4150\nHTTP :4151", "store"),
         ("flow", "processors\nand queues", "process"),
         ("overlord", "tasks, locks,\nsupervisors", "process"),

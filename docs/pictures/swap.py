@@ -36,9 +36,9 @@ def draw() -> Picture:
     p.text(
         15,
         205,
-        "Cut while the file is written: it is deleted, and the journal has the FlowFiles."
-        "\nCut before the record: the file is set aside, and the journal has them."
-        "\nCut after the record: the file has them.",
+        "Killed while the file is written: the file is deleted, and the journal has the FlowFiles."
+        "\nKilled before the record: the file is set aside, and the journal has them."
+        "\nKilled after the record: the file has them.",
         faint=True,
     )
     return p

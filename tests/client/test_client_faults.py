@@ -377,7 +377,7 @@ def test_a_fault_in_any_function_of_a_client_leaves_nobody_waiting(
     functions = attempt(work, FaultPlan(MemoryError, NEVER, inside=CLIENT)).passed
     # `make soak` has all calls.
     for at in sorted({at for name in set(functions) for at in some_calls(functions, name)}):
-        attempt(work, FaultPlan(MemoryError, at, inside=CLIENT))
+        assert attempt(work, FaultPlan(MemoryError, at, inside=CLIENT)).raised
     gc.collect()  # coroutines of tasks that could not be started, whose warnings are ignored here
     assert len(set(functions)) > 40
 

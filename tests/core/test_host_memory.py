@@ -5,22 +5,27 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+from penstock.broker.options import BrokerOptions
+
 ROUNDS = 100
-PAGES_OF_FOUR_BUFFERS = 4 * 300_000 // 4096
+LARGEST = BrokerOptions("folder").max_body_bytes
 FAULTS = """
-import resource
+import resource, sys
 from penstock.core.host_memory import keep_freed_memory
 
 keep_freed_memory()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(%d):
-    [bytearray(300_000) for _ in range(4)]
+for _ in range(int(sys.argv[1])):
+    [bytearray(int(sys.argv[3])) for _ in range(int(sys.argv[2]))]
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-def test_buffers_get_the_pages_of_those_before() -> None:
+@pytest.mark.parametrize(("count", "size"), [(4, 300_000), (2, LARGEST)])
+def test_buffers_get_the_pages_of_those_before(count: int, size: int) -> None:
     """Without that, each page of each buffer is a fault that the kernel handles."""
-    program = [sys.executable, "-c", FAULTS % ROUNDS]
+    program = [sys.executable, "-c", FAULTS, *map(str, (ROUNDS, count, size))]
     faults = int(subprocess.run(program, check=True, capture_output=True, text=True).stdout)
-    assert faults < ROUNDS * PAGES_OF_FOUR_BUFFERS / 10
+    assert faults < ROUNDS * count * size / 4096 / 10

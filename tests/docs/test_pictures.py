@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from xml.etree import ElementTree as ET
 
@@ -9,7 +10,7 @@ import pytest
 from markdown_kit import ROOT
 
 FOLDER = ROOT / "docs" / "pictures"
-sys.path.insert(0, str(FOLDER))
+sys.path.append(str(FOLDER))
 
 from draw import pictures  # noqa: E402 - of that folder
 from drawing import Picture  # noqa: E402
@@ -24,6 +25,10 @@ def test_a_picture_is_what_its_source_draws(name: str) -> None:
     file = FOLDER / f"{name.replace('_', '-')}.svg"
     told = "is stale: python docs/pictures/draw.py"
     assert file.read_text() == DRAWN[name].svg(), told
+
+
+def test_pictures_do_not_hide_modules_of_the_same_name() -> None:
+    assert importlib.import_module("mailbox").Mailbox, "the module of Python"
 
 
 def test_every_file_has_a_source() -> None:

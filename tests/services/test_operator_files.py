@@ -18,12 +18,15 @@ import yaml
 from penstock.services.cli import exit_codes
 from penstock.services.cli.entry import run
 from penstock.services.examples import example
+from penstock.services.host.host_plan import spark_cache_folder
 
 ROOT = Path(__file__).parent.parent.parent
 INSTRUCTIONS = {
     *("FROM", "RUN", "COPY", "USER", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK"),
     *("ENTRYPOINT", "CMD"),
 }
+DASHBOARD = "operations/grafana-dashboard.json"
+ROOT = Path(__file__).parents[2]
 DURATION = re.compile(r"\d+[smhd]")
 
 
@@ -76,8 +79,40 @@ def test_every_alert_has_what_prometheus_needs_and_says_what_to_do(
             check_command(command.split(), capsys)
 
 
+def test_an_alert_sees_the_first_value_of_a_metric_that_is_absent_before() -> None:
+    """`increase` needs two values, and these begin with 1 at the first death or message."""
+    late = ("penstock_thread_deaths_total", "penstock_topic_latest_offset")
+    for name in late:
+        used = [str(rule["expr"]) for rule in rules() if f"increase({name}" in str(rule["expr"])]
+        assert used
+        for expression in used:
+            selector = expression.partition("increase(")[2].partition("[10m])")[0]
+            assert f"unless {selector} offset 10m" in expression
+    assert "increase(penstock_thread_deaths" not in example(DASHBOARD).decode()
+
+
+def test_every_metric_is_in_the_manual() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    for file in ("alert-rules.yaml", "grafana-dashboard.json"):
+        names = set(re.findall(r"penstock_[a-z0-9_]+", example(f"operations/{file}").decode()))
+        assert len(names) > 10
+        for name in names:
+            assert re.sub("_(bucket|count|sum)$", "", name) in page, name
+
+
+def test_both_pages_with_metrics_are_scraped() -> None:
+    """The metrics of the flow are on a page of its own."""
+    text = example("operations/alert-rules.yaml").decode()
+    comment = [line[1:] for line in text.splitlines() if line.startswith("#   ")]
+    jobs = yaml.safe_load("\n".join(comment))["scrape_configs"]
+    pages = {job["job_name"]: job.get("metrics_path", "/metrics") for job in jobs}
+    assert pages == {"penstock": "/metrics", "penstock-flow": "/flow/metrics"}
+    (down,) = [str(rule["expr"]) for rule in rules() if rule["alert"] == "PenstockDown"]
+    assert f'job=~"{"|".join(pages)}"' in down
+
+
 def panels() -> Iterator[dict[str, object]]:
-    yield from json.loads(example("operations/grafana-dashboard.json"))["panels"]
+    yield from json.loads(example(DASHBOARD))["panels"]
 
 
 def test_the_dashboard_is_one_grid_of_panels_with_queries() -> None:
@@ -119,6 +154,11 @@ def test_the_unit_runs_a_command_that_exists(
     program, *words = shlex.split(service["ExecStart"])
     check_command([Path(program).name, *words], capsys)
     assert words[-1] == f"/var/lib/{service['StateDirectory']}"
+    assert int(service["RestartPreventExitStatus"]) == exit_codes.USAGE
+    # Otherwise a Spark or a peon that takes too much memory would stop everything.
+    assert service["OOMPolicy"] == "continue"
+    cache = Path(service["Environment"].removeprefix("XDG_CACHE_HOME="))
+    assert spark_cache_folder({"XDG_CACHE_HOME": str(cache)}) == cache / service["CacheDirectory"]
     verify = shutil.which("systemd-analyze")
     if verify is not None:
         file = tmp_path / "penstock.service"

@@ -35,6 +35,9 @@ def broker() -> Iterator[LocalBroker]:
 
 
 def test_no_option_of_the_environment_reaches_it(broker: LocalBroker) -> None:
+    # A thread reads the output, and may be later than the file that says that the broker is ready.
+    while "roles.runtime: options: " not in broker.logs():
+        time.sleep(0.01)
     assert "production" not in broker.logs()
 
 

@@ -11,9 +11,9 @@ from typing import Final
 # Parameters of `mallopt`, from glibc's malloc.h.
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
-# Most request bodies are smaller. Larger buffers come from the kernel each time, as all buffers of
-# more than 128 KiB do by default.
-_KEPT_PIECE_BYTES: Final = 1 << 20
+# The largest request body of a broker is smaller by default. Larger buffers come from the kernel
+# each time, because glibc does not adapt a limit that a program has set.
+_KEPT_PIECE_BYTES: Final = 8 << 20
 _KEPT_BYTES: Final = 16 << 20
 
 
