@@ -51,7 +51,7 @@ class Box:
         width: Width.
         height: Height.
         text: Lines of text.
-        kind: What it stands for, which gives its colour.
+        kind: Kind of thing, which gives its colour.
     """
 
     left: float
@@ -94,7 +94,7 @@ class Picture:
     Args:
         width: Width of the picture.
         height: Height.
-        title: What it shows, in a few words.
+        title: Its subject in a few words.
         description: The same in one or two sentences, for readers who cannot see it.
     """
 

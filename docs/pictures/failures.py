@@ -1,4 +1,4 @@
-"""What survives which failure."""
+"""Data that survives each kind of failure."""
 
 from __future__ import annotations
 
