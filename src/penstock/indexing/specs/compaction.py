@@ -67,7 +67,7 @@ class CompactionConfig(SpecModel):
     unsupported: ClassVar[Mapping[str, str]] = {
         "baseTable": "leave it out",
         "skipIntervals": "submit compact tasks for the intervals to compact",
-        "type": "there is no catalog: set the form of segments here, and leave it out",
+        "type": "Penstock has no catalog: set the form of segments here, and leave it out",
     }
     druid_defaults: ClassVar[Mapping[str, object]] = {"type": "inline"}
     without_effect: ClassVar[Mapping[str, IgnoredValue]] = {"engine": IgnoredValue.ANY}

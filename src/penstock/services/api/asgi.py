@@ -52,7 +52,7 @@ _BELOW: Final[Mapping[str, str]] = {
     f"{_COORDINATOR}/config/compaction": _COMPACTION,
     f"{_COORDINATOR}/loadqueue": _LOADING,
     f"{_COORDINATOR}/tiers": _LOADING,
-    f"{_COORDINATOR}/lookups": "there are no lookups: join a datasource in SQL",
+    f"{_COORDINATOR}/lookups": "Penstock has no lookups: join a datasource in SQL",
 }
 
 

@@ -95,7 +95,7 @@ SPECIAL: Final = frozenset(
 )
 
 REFUSED: Final[Mapping[str, str]] = {
-    "lookup": "there are no lookups: join with a table in the query",
+    "lookup": "Penstock has no lookups: join with a table in the query",
     "bloom_filter_test": "compare with values instead",
     "ipv4_match": "compare the text of the address",
     "ipv4_parse": "keep the address as text",
