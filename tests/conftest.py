@@ -67,6 +67,7 @@ settings.load_profile(PROFILE)
 # Hypothesis parses all sources, in each process of a test run from nothing, for constants that it
 # gives to some examples. With few examples hardly any test gets one.
 if PROFILE == "dev":
+    assert hasattr(providers, "_get_local_constants")
     providers._get_local_constants = Constants
 
 

@@ -53,7 +53,7 @@ def short(value: float) -> str:
     """Return a rate with three digits."""
     if value >= 1_000_000:
         return f"{value / 1_000_000:.2f} M/s"
-    return f"{value / 1_000:.0f} k/s"
+    return f"{value / 1_000:.0f} k/s" if value >= 1_000 else f"{value:.0f} /s"
 
 
 def chart(title: str, description: str, peer: str, shown: list[Measured]) -> Picture:

@@ -47,7 +47,7 @@ MACHINES: Final[Mapping[str, Machine]] = {
         "flow.scheduling.lifecycle_driver",
         "Each [component](glossary.md), that is a processor, funnel or port, has one of these "
         "states. Requests come from users; the driver runs the component's methods on threads "
-        "and reports how they ended. Runs of a component ([triggers](glossary.md)) are no "
+        "and reports how they ended. Runs of a component ([triggers](glossary.md)) are not "
         "states: they begin and end between the effect `SCHEDULE` and the event `DRAINED`.",
         COMPONENT_MACHINE,
     ),

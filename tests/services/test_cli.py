@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from unittest.mock import MagicMock
+from unittest.mock import create_autospec
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -21,6 +21,7 @@ import pytest
 from penstock.services.cli import exit_codes, publish
 from penstock.services.cli.command_options import CLI
 from penstock.services.cli.entry import run, with_common_options_first
+from penstock.spark.connect.spark_server import SparkServer
 
 THERE = {"topic": "t", "id": "i", "host": "h", "folder": "", "partitions": []}
 
@@ -846,7 +847,10 @@ def test_doctor_finds_what_is_wrong(
     server: FakeServer, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # See test_doctor.py.
-    for name, fake in (("SparkServer", MagicMock()), ("prepare_spark", lambda *_: False)):
+    for name, fake in (
+        ("SparkServer", create_autospec(SparkServer)),
+        ("prepare_spark", lambda *_: False),
+    ):
         monkeypatch.setattr(f"penstock.spark.connect.spark_server.{name}", fake)
     (tmp_path / "format.json").write_text('{"format": 1}')
     assert run(["doctor", "--json", "--data-dir", str(tmp_path)]) == exit_codes.FAILED

@@ -59,7 +59,7 @@ def test_the_options_are_told_without_their_secrets() -> None:
         "token": "hush",
         "emitter_auth": "ann:hush",
         "metadata_url": "postgresql+psycopg://ann:hush@db.example:5432/penstock",
-        "spark_connect": "sc://spark.example:15002/;token=hush;user_id=ann;x-api-key=hush",
+        "spark_connect": "sc://spark.example:15002/;token=hush;user_id=ann%0Ax;x-api-key=hush",
         "emitter_url": "https://ann:hu@sh@events.example/{feed}?api_key=hush",
         "auth_http_addresses": "http://a:hush@one.example,two.example",
         "worker_capacity": "7",
@@ -73,7 +73,7 @@ def test_the_options_are_told_without_their_secrets() -> None:
         "token=<masked>",
         "emitter-auth=<masked>",
         "metadata-url=postgresql+psycopg://ann:<masked>@db.example:5432/penstock",
-        "spark-connect=sc://spark.example:15002/;token=<masked>;user_id=ann;x-api-key=<masked>",
+        "spark-connect=sc://spark.example:15002/;token=<masked>;user_id=ann\\nx;x-api-key=<masked>",
         "two.example",
         "worker-capacity=7",
     ):

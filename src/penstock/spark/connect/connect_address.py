@@ -13,6 +13,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from penstock.core.errors import InvalidRequest
+from penstock.core.printable import escaped
 
 SCHEME: Final = "sc://"
 _PORT: Final = 15002
@@ -69,7 +70,8 @@ class ConnectAddress:
     def masked(self, mask: str) -> str:
         """Return the address with a mask for each value that may be secret."""
         shown = [
-            f";{one}={value if one in _PUBLIC else mask}" for one, value in self.parameters.items()
+            f";{one}={escaped(value) if one in _PUBLIC else mask}"
+            for one, value in self.parameters.items()
         ]
         return f"{self}/{''.join(shown)}" if shown else str(self)
 
