@@ -18,8 +18,7 @@ def server_options(folder: Path, memory: str = "1g") -> SparkServerOptions:
         log_folder=folder / "log",
         temp_folder=folder / "tmp",
         cache_folder=spark_cache_folder(os.environ),
-        # Work that fails is tried once more, not three times: its workers are lost each time.
-        master="local[2, 2]",
+        master="local[2]",
         driver_memory=memory,
         java_options=java_options(os.environ["PENSTOCK_SPARK_JAVA_OPTIONS"]),
         token="secret+/=",
