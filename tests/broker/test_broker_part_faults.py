@@ -60,6 +60,36 @@ def test_channels_that_wait_for_a_read_are_called_when_it_raises(error: type[Exc
     assert run_stepped(VirtualClock(), live()) == 2
 
 
+class Ended(BaseException):
+    """An exception that no read expects, such as a power loss of a test."""
+
+
+@pytest.mark.usefixtures("deaths")
+def test_a_read_that_always_ends_its_job_is_not_repeated_without_a_pause() -> None:
+    """Otherwise the loop would never rest, and time would stand still for everything else."""
+    source, tries = Source(Ended), []
+
+    def read(offset: int, max_bytes: int) -> list[Block]:
+        del max_bytes
+        tries.append(offset)
+        raise Ended
+
+    source.read = read  # type: ignore[method-assign]
+
+    async def live() -> None:
+        feed = Feed(source, 0, 1 << 20)
+
+        def again() -> None:
+            feed.when_read(0, again)
+
+        again()
+        await asyncio.sleep(10)
+        feed.close()
+
+    run_stepped(VirtualClock(), live())
+    assert 5 < len(tries) < 15
+
+
 def test_a_callback_that_raises_keeps_no_other_from_hearing_of_room() -> None:
     budget, called = MemoryBudget(1_000), []
 

@@ -308,9 +308,14 @@ class Feed:
             except PenstockError as error:
                 self._failure_log.warning("cannot read offset %d, will retry: %s", offset, error)
                 await asyncio.sleep(_RETRY_S)
-            except Exception as error:  # noqa: BLE001 - the outermost handler of a task
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:
                 self._failure_log.warning("cannot read offset %d, will retry: %r", offset, error)
+                # Before any end of this job, because the channels below request the same read.
                 await asyncio.sleep(_RETRY_S)
+                if not isinstance(error, Exception):
+                    raise
         finally:
             # In every case, waiting channels check again, and request another read if needed.
             self._reading = None
