@@ -21,7 +21,7 @@ import pytest
 from penstock.services.cli import exit_codes, publish
 from penstock.services.cli.command_options import CLI
 from penstock.services.cli.entry import run, with_common_options_first
-from penstock.spark.connect.spark_server import SparkServer
+from penstock.spark.connect import spark_server
 
 THERE = {"topic": "t", "id": "i", "host": "h", "folder": "", "partitions": []}
 
@@ -847,11 +847,8 @@ def test_doctor_finds_what_is_wrong(
     server: FakeServer, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # See test_doctor.py.
-    for name, fake in (
-        ("SparkServer", create_autospec(SparkServer)),
-        ("prepare_spark", lambda *_: False),
-    ):
-        monkeypatch.setattr(f"penstock.spark.connect.spark_server.{name}", fake)
+    monkeypatch.setattr(spark_server, "SparkServer", create_autospec(spark_server.SparkServer))
+    monkeypatch.setattr(spark_server, "prepare_spark", lambda *_: False)
     (tmp_path / "format.json").write_text('{"format": 1}')
     assert run(["doctor", "--json", "--data-dir", str(tmp_path)]) == exit_codes.FAILED
     found = {one["subject"]: one for one in json.loads(capsys.readouterr().out)}
