@@ -13,7 +13,7 @@ from typing import Final
 from reference.markdown import data, head, slug, table
 
 STATUSES: Final[Mapping[str, str]] = {
-    "works": "Works as there; the text names additions.",
+    "works": "Works as in the original; the text names additions.",
     "differs": "Works in another form, which the text describes.",
     "no effect": "Is accepted and changes nothing.",
     "absent": "Does not exist or is refused; the text says what to do instead.",

@@ -13,11 +13,11 @@ from penstock.services.options.table import OptionEntry, option_entries
 from reference.markdown import head, sentence, table
 
 _ABOUT: Final = """\
-Every option of `penstock up` and `penstock server`. Penstock takes an option from the command line
-(`--http 127.0.0.1:9000`), or else from its environment variable (`PENSTOCK_HTTP=127.0.0.1:9000`),
-or else from `penstock.toml` in the data folder (`http = "127.0.0.1:9000"`), or else uses the
-default. `--config FILE` or `PENSTOCK_CONFIG` names another file. A change takes effect at the next
-start.
+Every option of `penstock up` and `penstock server`. Penstock takes the value of an option from the
+first of these places that has one: the command line (`--http 127.0.0.1:9000`), the environment
+variable of the option (`PENSTOCK_HTTP=127.0.0.1:9000`), and `penstock.toml` in the data folder
+(`http = "127.0.0.1:9000"`). Otherwise it uses the default. `--config FILE` or `PENSTOCK_CONFIG`
+names another file. A change takes effect at the next start.
 
 Penstock refuses an unknown name or an invalid value, and reports its place and the nearest valid
 name. It ignores environment variables that begin with `PENSTOCK_` and resemble no option.

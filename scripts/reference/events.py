@@ -9,10 +9,11 @@ from penstock.services.emitter import emitter
 from reference.markdown import data, fence, head, sentence, table
 
 _ABOUT: Final = """\
-An event is a value measured at one moment, such as the time of a query, or an alert. The option
-`--emitters` selects where events go: to the log of the process (`log`), to `/metrics` as histograms
-(`prometheus`), or to an HTTP server (`http`). Emitting never delays other work: if too many events
-wait, the oldest are dropped and counted.
+On this page, an event is not a message that a producer publishes: it is a value that a process
+measures at one moment, such as the time of a query, or an alert. The option `--emitters` selects
+where events go: to the log of the process (`log`), to `/metrics` as histograms (`prometheus`), or
+to an HTTP server (`http`). Emitting never delays other work: if too many events wait, the oldest
+are dropped and counted.
 """
 _EXAMPLE: Final = """\
 {
@@ -64,7 +65,10 @@ def _delivery() -> Iterator[str]:
     yield "Events are posted to `--emitter-url` in batches."
     rows = [
         ("a batch is sent", "when it has 500 events or 5 MiB, or after `--emitter-flush`"),
-        ("body", "a JSON array, or as `--emitter-framing` says; compressed with `--emitter-gzip`"),
+        (
+            "body",
+            "a JSON array, or the form that `--emitter-framing` sets; compressed with `--emitter-gzip`",
+        ),
         ("largest event", "1,023 KiB; larger ones are dropped"),
         ("events that wait in a process", f"{emitter.EVENTS_WAITING_MAX:,}"),
         ("batches that wait", "12 new ones and 12 failed ones, 64 MiB in total"),

@@ -12,9 +12,9 @@ from reference.markdown import head, sentence, table
 from reference.openapi import HttpRoute, RouteGroup, RouteParameter, groups, servers
 
 _ABOUT: Final = """\
-Every HTTP route, with its parameters, body, answer and errors. An answer that is not described is JSON.
-[Parameters](#parameters) explains the parameters. The router serves the same as an
-OpenAPI 3.1 document at `/openapi.json`; a copy is [openapi.json](openapi.json).
+Every HTTP route, with its parameters, body, answer and errors. Answers are JSON unless the page
+describes another form. [Parameters](#parameters) explains the parameters. The router serves this
+description as an OpenAPI 3.1 document at `/openapi.json`; a copy is [openapi.json](openapi.json).
 
 If a token is configured, send `Authorization: Bearer TOKEN` with every request except
 `/status/health`, `/status/ready` and the broker's `/ping`. [Errors](errors.md) lists the codes.
@@ -22,9 +22,9 @@ If a token is configured, send `Authorization: Bearer TOKEN` with every request 
 _HOSTS: Final = """\
 Every server answers only requests whose `Host` is a loopback name or address, the configured address,
 `--broadcast-address`, the address that the client connected to, or one of `--allowed-hosts`. It answers
-others with 403, so that a web page cannot reach it by a name of its own. Requests other than GET, HEAD
-and OPTIONS are answered with 403 if a browser sends them from a page of another server: with another
-`Origin`, or with `Sec-Fetch-Site: cross-site` or `same-site`. Programs send neither.
+others with 403, so that a web page cannot reach it through a host name of its own. Requests other than
+GET, HEAD and OPTIONS are answered with 403 if a browser sends them from a page of another server, that
+is, with another `Origin`, or with `Sec-Fetch-Site: cross-site` or `same-site`. Programs send neither.
 """
 
 

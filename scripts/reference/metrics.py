@@ -12,8 +12,8 @@ from reference.markdown import data, head, sentence, table
 
 _ABOUT: Final = """\
 Every metric of `GET /metrics`, in the text format of Prometheus. The router's `/metrics` is enough
-for a dashboard of a whole Penstock; the other processes report on themselves. A measurement at one
-moment, such as the time of a task, is an [event](events.md).
+for a dashboard of a whole Penstock; each other process reports only its own metrics. A measurement
+at one moment, such as the time of a task, is an [event](events.md).
 
 The end of a name is its unit: `_bytes`, `_seconds` or `_ms`; otherwise the metric is a count.
 """
