@@ -58,7 +58,7 @@ class ConsumerStatistics:
 
 
 class Consumer:
-    """Consumes a channel. For one event loop; a context manager starts and stops it.
+    """Consumes a channel, in one event loop. As a context manager, it starts and stops itself.
 
     Args:
         topic: The topic; created if it does not exist.

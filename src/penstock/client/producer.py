@@ -173,7 +173,7 @@ class _Publish:
 
 
 class Producer:
-    """Publishes to one server. For one event loop; a context manager connects and closes it.
+    """Publishes to one server, in one event loop. As a context manager, it connects and closes.
 
     Args:
         address: Address of the server, such as ``127.0.0.1:4150`` or ``unix:/path``.

@@ -38,8 +38,8 @@ class SparkScript(SparkProcessor):
 
     The function is ``def enrich(spark, frames)``: the Spark session, and a DataFrame for each view
     by its name. It returns a DataFrame, which goes to the first relationship of ``outputs``, or a
-    map of DataFrames by relationship. It runs in this service; its DataFrames are computed on
-    Spark. A flow may name only functions of modules that the operator listed (`--flow-modules`).
+    map of DataFrames by relationship. It runs in the flow process; its DataFrames are computed
+    on Spark. A flow may name only functions of modules that the operator listed (`--flow-modules`).
     """
 
     tags = ("spark", "python", "script", "dataframe")

@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 class ListFiles(FolderSource):
     """Lists a folder, on this machine or at a URL: one FlowFile without content for each file.
 
-    FetchFile reads the files, on as many threads as it has. Writers should give unfinished files a
-    name with a leading dot; otherwise set `minimum_age`.
+    Connect it to FetchFile, which reads the files and can use several threads. Writers should give
+    unfinished files a name with a leading dot; otherwise set `minimum_age`.
     """
 
     tags = ("file", "list", "s3", "hdfs", "source")
@@ -79,9 +79,9 @@ class ListFiles(FolderSource):
 class GetFile(FolderSource):
     """Takes the files of a folder, on this machine or at a URL, with their content; each once.
 
-    Unless sources are kept, each file is deleted when its FlowFile is durable. A file that could
-    not be deleted, or was not because of a crash, is not taken again but deleted later. If
-    `keep_source` changes from true to false, files taken before are deleted, too.
+    Unless sources are kept, each file is deleted when its FlowFile is durable. If a file
+    could not be deleted, or a crash prevented that, it is deleted later and not taken again. If
+    `keep_source` changes from true to false, files that were taken before are deleted, too.
     """
 
     tags = ("file", "get", "s3", "hdfs", "source")

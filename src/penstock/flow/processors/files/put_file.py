@@ -83,8 +83,8 @@ class PutFile(Processor):
     """Writes the content of FlowFiles to files, on this machine or at a URL.
 
     A file appears under its name when it is complete and durable. After a crash before the
-    FlowFile's commit it is written again: `replace` then gives the same file, `fail` finds the file
-    that it wrote itself.
+    FlowFile's commit it is written again: with `replace`, the result is the same file; with `fail`,
+    the processor recognizes the file that it wrote itself.
     """
 
     input = InputRequirement.REQUIRED

@@ -271,11 +271,11 @@ def _check_size(size: int) -> None:
 class TailFile(Processor):
     """Takes data that is appended to a file of this machine, such as a log.
 
-    Lines are taken whole, and each byte once.
+    FlowFiles contain whole lines, and each byte is taken once.
 
-    A file that is rotated by renaming, or by copying and truncating, is read to its end. So are all
-    files rotated since, unless they are compressed. Data that was truncated without a copy is lost,
-    which is logged and counted as `lost`.
+    A file that is rotated by renaming, or by copying and truncating, is read to its end. Files that
+    were rotated later are read, too, unless they are compressed. Data that was truncated without a
+    copy is lost, which is logged and counted as `lost`.
     """
 
     input = InputRequirement.FORBIDDEN

@@ -251,9 +251,9 @@ class ConsumeTopic(Processor):
 
     Each message is finished at the broker when its FlowFile is durable; messages that arrive
     together share one commit. A message that is delivered again, because the broker was killed or
-    the connection broke, is recognized among the last 50,000 messages; after a crash here, among
-    those of the last commits. Beyond that, and with several consumers on the channel, use
-    DetectDuplicate on `message.id` if duplicates matter.
+    the connection broke, is recognized if it is among the last 50,000 messages or, after a crash of
+    the flow process, among the messages of the last commits. For older messages, and with several
+    consumers on the channel, use DetectDuplicate on `message.id` if duplicates matter.
     """
 
     input = InputRequirement.FORBIDDEN
