@@ -13,9 +13,9 @@ from reference.docstrings import Docstring, parse
 from reference.markdown import fence, head, sentence, slug, table
 
 _ABOUT: Final = """\
-The public names of the package `penstock.client`, with their arguments, errors and defaults. It
-publishes and consumes messages over NSQ's protocol, on asyncio, and works with Penstock and nsqd.
-All errors are subclasses of `penstock.core.errors.PenstockError`.
+The public names of the package `penstock.client`, with their arguments, errors and defaults. The
+package publishes and consumes messages over NSQ's protocol, on asyncio, and works with Penstock
+and nsqd. All errors are subclasses of `penstock.core.errors.PenstockError`.
 """
 _FIRST: Final = ("Producer", "Consumer", "Message")
 # Used within the package only.

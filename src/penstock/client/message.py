@@ -58,7 +58,7 @@ class Message:
         return f"<Message {name}, attempt {self.attempts}, {size} bytes>"
 
     def finish(self) -> bool:
-        """Finish the message. Does not wait; answers of one loop iteration are combined.
+        """Finish the message, without waiting. Answers of one loop iteration are combined.
 
         Returns:
             False if its connection has ended: it will be delivered again.

@@ -58,9 +58,9 @@ def peek(
     ] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Print messages of a topic, one a line; of a channel, as a table.
+    """Print messages of a topic, one per line; of a channel, as a table.
 
-    Messages that are not text are printed as base64 after that word. Nothing is consumed.
+    Messages that are not text are printed in base64, after the word base64. Nothing is consumed.
     """
     if state is not None and channel is None:
         raise InvalidRequest("--state needs a channel: add --channel")

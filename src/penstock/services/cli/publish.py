@@ -31,7 +31,7 @@ def publish(
     ] = None,
     topic: Annotated[str, typer.Option("--topic", "-t", help="Name of the topic. [required]")] = "",
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="File of events, one a line.")
+        Path | None, typer.Option("--file", "-f", help="File of events, one per line.")
     ] = None,
     partition: Annotated[
         int | None, typer.Option("--partition", min=0, help="Stream partition to publish to.")
@@ -47,7 +47,7 @@ def publish(
         bool, typer.Option("--durable", help="Wait until the events are on the disk.")
     ] = False,
 ) -> None:
-    """Publish events, one a line. A topic that does not exist is created."""
+    """Publish events, one per line. A topic that does not exist is created."""
     if not topic:
         raise InvalidRequest("name the topic: --topic NAME")
     if events and file:

@@ -40,7 +40,7 @@ def subscribe(
         typer.Option("--in-flight", min=1, max=2_500, help="Maximum number of messages in flight."),
     ] = 200,
 ) -> None:
-    """Print the messages of a channel, one a line, and finish them.
+    """Print the messages of a channel, one per line, and finish them.
 
     Topic and channel are created if missing, and are kept. The first channel of a topic gets all
     its messages, a later one only new messages.
@@ -49,7 +49,7 @@ def subscribe(
 
 
 def tail(topic: Topic, limit: Max = 0) -> None:
-    """Print the messages of a topic as they arrive, one a line.
+    """Print the messages of a topic as they arrive, one per line.
 
     Other consumers still get them: a channel of its own is used and deleted at the end.
     """

@@ -149,7 +149,7 @@ def _name(text: str) -> None:
 
 
 class Notify(Processor):
-    """Counts signals, for which FlowFiles in a Wait with the same `signals` wait.
+    """Counts signals. FlowFiles in a Wait with the same `signals` wait for them.
 
     A signal's name is a text with expressions, such as the id of a batch that was split. A FlowFile
     counts once, even if it is processed again after a crash.
@@ -235,8 +235,9 @@ class Wait(Processor):
     """Holds FlowFiles until a signal has reached a count.
 
     Connect `wait` back to this processor: a FlowFile that goes there is checked again after the
-    penalty period. Each released FlowFile takes its target from the signal's count, unless `take`
-    is false; then all are released once the target is reached.
+    penalty period. Each released FlowFile subtracts its target from the signal's count. If
+    `take` is false, nothing is subtracted, and all FlowFiles are released once the target is
+    reached.
     """
 
     input = InputRequirement.REQUIRED

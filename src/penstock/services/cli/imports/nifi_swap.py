@@ -343,9 +343,9 @@ def nifi_swap(
 ) -> None:
     """List, export or import the FlowFiles in NiFi's swap files, of every version of NiFi.
 
-    The files are not changed. FlowFiles before damage are used; the exit code is 1 if there is
-    damage, or if a FlowFile was left out. Penstock must not run during an import, and FlowFiles
-    that were imported before are not imported again.
+    The files are not changed. If a file is damaged, the FlowFiles before the damaged place are
+    used. The exit code is 1 if a file is damaged or a FlowFile was left out. Penstock must not run
+    during an import, and FlowFiles that were imported before are not imported again.
     """
     paths = _expand(files)
     if into is not None:

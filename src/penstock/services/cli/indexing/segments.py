@@ -192,7 +192,7 @@ def kill(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Delete unused segments and their files, by a task."""
+    """Run a task that deletes unused segments and their files."""
     confirm(f"Delete the unused segments of {datasource} in {interval}?", yes=yes)
     task = {"type": "kill", "dataSource": datasource, "interval": interval}
     task_id = str(part(CLI.api().post(f"{INDEXER}/task", task), "task"))
