@@ -152,8 +152,8 @@ class GetFile(FolderSource):
 class FetchFile(Processor):
     """Reads the file that a FlowFile names, on this machine or at a URL, into its content.
 
-    The source is moved or deleted when the FlowFile is durable; after a crash in between the source
-    stays where it is.
+    The source is moved or deleted after the FlowFile is durable. If a crash occurs between the two,
+    the source stays where it is.
     """
 
     input = InputRequirement.REQUIRED
