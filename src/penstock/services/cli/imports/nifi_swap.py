@@ -118,7 +118,7 @@ def import_into(paths: Sequence[Path], into: SwapImportTarget, *, as_json: bool)
         Unavailable: Full disk or I/O error; imported FlowFiles stay.
     """
     # Imported here, because no other command needs them.
-    from penstock.flow.nifi_import.swap_import import (  # noqa: PLC0415  # noqa: PLC0415
+    from penstock.flow.nifi_import.swap_import import (  # noqa: PLC0415
         NifiImport,
         StoppedFlow,
         SwapImportOptions,
