@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 from drawing import Kind, Picture
 
 
@@ -24,12 +22,7 @@ def draw() -> Picture:
         ("4. One transaction\nmakes them visible", "process"),
         ("Visible in SQL,\nold version deleted", "user"),
     )
-    boxes = [
-        p.box(10 + 145 * number, 50, 132, 60, text, kind, small=True)
-        for number, (text, kind) in enumerate(steps)
-    ]
-    for one, other in itertools.pairwise(boxes):
-        p.arrow(one.side("right"), other.side("left"))
+    p.steps(50, 60, steps)
     p.text(
         10,
         150,

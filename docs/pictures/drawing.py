@@ -11,6 +11,7 @@ can stand inside a page with a strict Content-Security-Policy.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 from xml.sax.saxutils import escape, quoteattr
@@ -189,6 +190,18 @@ class Picture:
             x, y = at or ((x1 + x2) / 2, (y1 + y2) / 2 - 9)
             for number, line in enumerate(text.split("\n")):
                 self._text(x, y + 13 * number, line, size=SMALL, anchor="middle", faint=True)
+
+    def steps(
+        self, top: float, height: float, steps: Sequence[tuple[str, Kind]], *, width: float = 132
+    ) -> list[Box]:
+        """Draw boxes from left to right with arrows between them, and return them."""
+        boxes = [
+            self.box(10 + (width + 13) * number, top, width, height, text, kind, small=True)
+            for number, (text, kind) in enumerate(steps)
+        ]
+        for one, other in itertools.pairwise(boxes):
+            self.arrow(one.side("right"), other.side("left"))
+        return boxes
 
     def line(self, start: tuple[float, float], end: tuple[float, float]) -> None:
         """Draw a thin line without a head."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 from drawing import Kind, Picture
 
 
@@ -24,12 +22,7 @@ def draw() -> Picture:
         ("4. Check the plan\nallow-list of nodes", "process"),
         ("5. Run and stream\nlarge: through files", "data"),
     )
-    boxes = [
-        p.box(10 + 145 * number, 60, 132, 70, text, kind, small=True)
-        for number, (text, kind) in enumerate(steps)
-    ]
-    for one, other in itertools.pairwise(boxes):
-        p.arrow(one.side("right"), other.side("left"))
+    boxes = p.steps(60, 70, steps)
     p.arrow(boxes[-1].side("bottom"), boxes[0].side("bottom"), "rows", via=((801, 190), (76, 190)))
     p.text(
         10,

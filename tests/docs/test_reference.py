@@ -58,7 +58,7 @@ def test_the_flow_of_a_processor_is_valid(name: str) -> None:
     assert any(one.type == name for one in read.flow.processors.values())
     types = ClassTypes({one: REGISTRY.find(one) for one in REGISTRY.names()})
     problems = validate(read.flow, types, places=read.places)
-    # The function of this flow is the user's own, whose module Penstock would have to be told.
+    # The function of this flow is the user's own, so its module must be in --flow-modules.
     listed = name == "SparkScript" and "--flow-modules" in problems.pop().message
     assert listed == (name == "SparkScript")
     assert problems == []

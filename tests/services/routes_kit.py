@@ -71,7 +71,7 @@ def keys(routes: list[BaseRoute]) -> set[tuple[str, str]]:
 
 
 def passed_on(router: set[tuple[str, str]], overlord: set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """What a router serves, with the overlord's paths in place of those that it passes on to it."""
+    """Paths of a router, with the overlord's instead of those that it passes on to it."""
     every, marking = "/druid/indexer/{}", COORDINATOR + "/datasources/{}"
     own = {key for key in router if key[1] != every and (key[0] == "GET" or key[1] != marking)}
     return own | {

@@ -333,7 +333,7 @@ def test_a_damaged_file_counts_as_not_made(
         if moment == "after a restart":
             world.router()
             world.ask()
-            world.last.maker.work()  # it looks what is there
+            world.last.maker.work()  # it looks for files
         # Its rows are read in the same query.
         world.check("by day", wish=FORCED)
         if damage == "a folder":
