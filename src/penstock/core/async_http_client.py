@@ -15,9 +15,7 @@ import base64
 import contextlib
 import encodings.idna  # noqa: F401 - otherwise imported on the loop at the first name lookup
 import re
-import ssl
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, unquote, urlencode, urlsplit
 
@@ -25,6 +23,7 @@ import httptools
 
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.core.loop_tasks import run_on_thread
+from penstock.core.tls_trust import TRUST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -110,7 +109,7 @@ class AsyncHttpClient:
             raise Unavailable(f"{server.place}: {type(error).__name__}") from error
 
     async def _exchange(self, server: _Server, request: bytes) -> tuple[int, bytes]:
-        tls = await run_on_thread(_certificates) if server.is_tls else None
+        tls = await run_on_thread(TRUST.context_of_others) if server.is_tls else None
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 reader, writer = await asyncio.open_connection(server.host, server.port, ssl=tls)
@@ -250,9 +249,3 @@ def _credentials(parts: SplitResult) -> str | None:
         return None
     pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
     return base64.b64encode(pair.encode()).decode()
-
-
-@lru_cache
-def _certificates() -> ssl.SSLContext:
-    """Return a TLS context with the machine's certificates, read once, on a thread."""
-    return ssl.create_default_context()

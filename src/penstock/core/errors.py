@@ -2,11 +2,15 @@
 
     PenstockError
       InvalidRequest   correct the request; nothing was changed
+        Unauthenticated  show a valid credential
+        Forbidden      ask for the right, or use another credential
+        TooLargeForQuota  send less at once
       NotFound         the named thing does not exist
       Conflict         it exists already, or its state forbids the request
       Unavailable      try again later; nothing was changed; names the dependency that fails
         Fenced         another leader took over: stop leading; clients ask the new one
         Full           a limit is reached: wait until some of the contents are removed
+          QuotaExceeded  the limit is the caller's own
       Closed           the component was closed; create a new one
       LockRevoked      abandon the work: a task with a higher priority took over
       CorruptData      bytes on disk differ from those written (file, position, reason)
@@ -49,6 +53,18 @@ class InvalidRequest(PenstockError):
     def __init__(self, message: str, *, place: str = "") -> None:
         super().__init__(f"{place}: {message}" if place else message)
         self.place = place
+
+
+class Unauthenticated(InvalidRequest):
+    """The request has no valid credential: show one. Nothing was changed."""
+
+
+class Forbidden(InvalidRequest):
+    """The principal may not do this: ask for the right. Nothing was changed."""
+
+
+class TooLargeForQuota(InvalidRequest):
+    """The request alone is larger than the quota of its principal: send less at once."""
 
 
 class NotFound(PenstockError):
@@ -102,6 +118,26 @@ class Fenced(Unavailable):
 
 class Full(Unavailable):
     """A limit is reached. Nothing was changed."""
+
+
+class QuotaExceeded(Full):
+    """The principal uses as much as its quota allows: try again later. Nothing was changed.
+
+    Args:
+        message: The quota, what is used of it, and the remedy.
+        retry_after_s: When to try again, in seconds.
+        dependency: As in `Unavailable`.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        retry_after_s: int = 1,
+        dependency: Dependency | None = None,
+    ) -> None:
+        super().__init__(message, dependency=dependency)
+        self.retry_after_s = retry_after_s
 
 
 class Closed(PenstockError):

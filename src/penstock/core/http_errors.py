@@ -18,11 +18,15 @@ from penstock.core.errors import (
     Conflict,
     CorruptData,
     Dependency,
+    Forbidden,
     Full,
     InvalidRequest,
     LockRevoked,
     NotFound,
     PenstockError,
+    QuotaExceeded,
+    TooLargeForQuota,
+    Unauthenticated,
     Unavailable,
 )
 from penstock.core.printable import from_header
@@ -50,14 +54,18 @@ class _HttpError(NamedTuple):
 
 
 # A server takes the first row whose class fits. For an answer without a code, a client takes the
-# first row with its status. Druid answers 400 even if a state forbids the request ("already
-# suspended").
+# first row with its status, but no error about quotas. Druid answers 400 even if a state forbids
+# the request ("already suspended").
 _TABLE: Final = (
     _HttpError(BodyTooLarge, 413, "invalidInput", InvalidRequest),
+    _HttpError(Unauthenticated, 401, "unauthorized", Unauthenticated),
+    _HttpError(Forbidden, 403, "forbidden", Forbidden),
+    _HttpError(TooLargeForQuota, 400, "tooLargeForQuota", TooLargeForQuota),
     _HttpError(InvalidRequest, 400, "invalidInput", InvalidRequest),
     _HttpError(Conflict, 400, "conflict", Conflict),
     _HttpError(LockRevoked, 400, "lockRevoked", LockRevoked),
     _HttpError(NotFound, 404, "notFound", NotFound),
+    _HttpError(QuotaExceeded, 429, "quotaExceeded", QuotaExceeded),
     _HttpError(Full, 429, "queueFull", Full),
     _HttpError(Unavailable, 503, "unavailable", Unavailable),
     # A component of the server is closed, not one of the caller.
@@ -68,7 +76,7 @@ _TABLE: Final = (
 )
 
 # Statuses that no error class has: of proxies and of NSQ. All further ones from 400 to 499, such as
-# 401 and 431, are `InvalidRequest`.
+# 405 and 431, are `InvalidRequest`.
 _OTHER_STATUSES: Final[Mapping[int, type[PenstockError]]] = {
     307: Unavailable,  # an overlord that does not lead; a retry finds the leader
     408: Unavailable,
@@ -80,6 +88,8 @@ _OTHER_STATUSES: Final[Mapping[int, type[PenstockError]]] = {
 _BY_CODE: Final[Mapping[str, type[PenstockError]]] = {row.code: row.raised for row in _TABLE}
 _BY_STATUS: Final[Mapping[int, type[PenstockError]]] = {
     **{row.status: row.raised for row in reversed(_TABLE)},
+    400: InvalidRequest,
+    429: Full,
     **_OTHER_STATUSES,
 }
 _DEPENDENCIES: Final = frozenset(one.value for one in Dependency)
@@ -89,6 +99,13 @@ def status_and_code(error: PenstockError) -> tuple[int, str]:
     """Return the HTTP status and the code of an error."""
     row = next(row for row in _TABLE if isinstance(error, row.kind))
     return row.status, row.code
+
+
+def retry_headers(error: PenstockError) -> dict[str, str]:
+    """Return the header that says when to try again, if that is known."""
+    if isinstance(error, QuotaExceeded):
+        return {"Retry-After": str(error.retry_after_s)}
+    return {}
 
 
 def error_from(
@@ -144,12 +161,17 @@ class ClientRemedies:
 
 
 def error_body(error: PenstockError) -> dict[str, object]:
-    """Return the JSON body of an error: Druid's ``error``, our code, and the dependency."""
+    """Return the JSON body of an error: Druid's fields, our code, and the dependency."""
     _, code = status_and_code(error)
-    body: dict[str, object] = {"error": str(error), "errorCode": code}
+    body = plain_body(str(error), code)
     if isinstance(error, Unavailable) and error.dependency is not Dependency.OTHER:
         body["dependency"] = error.dependency.value
     return body
+
+
+def plain_body(text: str, code: str) -> dict[str, object]:
+    """Return the JSON body of an error. Druid's clients read the text in either of two fields."""
+    return {"error": text, "errorCode": code, "errorMessage": text}
 
 
 def detail_of(headers: Message[str, str]) -> str:
@@ -201,9 +223,9 @@ def error_of_answer(
         nsq_code = None if described else raw.get("message")
         text = str(described or nsq_code or text)
     if status == 401:
-        text = (
-            f"{request}: the server requires a token, and it is missing or wrong: {remedies.token}"
-        )
+        # The server knows what it refused, and the client how its user gives a credential.
+        reason = f"{request}: the server requires a token, and it is missing or wrong"
+        text = f"{text if code == 'unauthorized' else reason}: {remedies.token}"
     elif status == 404 and (text == "NOT_FOUND" or " is not served here" in text):
         return NotServed(f"{request} is not served there: {remedies.address}")
     elif is_web_page(content):

@@ -72,6 +72,12 @@ TASK: Final = NameRule(
     # A file is first written under its name with `.tmp`, then renamed.
     taken=(*_WORKER_FILES, *(f"{name}.tmp" for name in _WORKER_FILES)),
 )
+LOOKUP: Final = NameRule(
+    "lookup name",
+    bytes_max=64,
+    reserved=("/\\.", "the name of a column follows it"),
+    in_sql=True,
+)
 TIER: Final = NameRule("tier name", bytes_max=64, is_folder=True, reserved=_PATH)
 LOOKED_UP: Final = NameRule("name", bytes_max=255, is_folder=True, reserved=_PATH)
 """For a name of a task, a supervisor or a worker in a request, which may be of any origin."""

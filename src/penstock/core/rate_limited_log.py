@@ -24,39 +24,67 @@ class Warn(Protocol):
         ...
 
 
+class RateLimit:
+    """Admits the first of equal events, then one per minute; from any thread.
+
+    The mutex is held only briefly: callers are on any thread and must not wait.
+
+    Args:
+        clock: For the minute.
+    """
+
+    __slots__ = ("_clock", "_left_out", "_mutex", "_next_s")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._mutex = threading.Lock()
+        self._next_s = clock.monotonic_s()
+        self._left_out = 0
+
+    def admit(self) -> int | None:
+        """Return how many events were left out since the last one; None: leave this one out."""
+        with self._mutex:
+            now_s = self._clock.monotonic_s()
+            if now_s < self._next_s:
+                self._left_out += 1
+                return None
+            self._next_s = now_s + _PAUSE_S
+            left_out, self._left_out = self._left_out, 0
+            return left_out
+
+
+def with_left_out(
+    text: str, values: tuple[object, ...], left_out: int
+) -> tuple[str, tuple[object, ...]]:
+    """Return the text and the values of a line with the number of those that were left out."""
+    if not left_out:
+        return text, values
+    return f"{text} (and %d more like it before)", (*values, left_out)
+
+
 class RateLimitedLog:
     """Logs one kind of warning for all callers; from any thread.
 
     The first line is logged at once; those within a minute of the last one are counted, and the
-    next line has their number. The mutex is held only briefly: callers are on any thread and must
-    not wait.
+    next line has their number.
 
     Args:
         logger: Logger of the warnings.
         clock: For the minute.
     """
 
-    __slots__ = ("_clock", "_left_out", "_logger", "_mutex", "_next_s")
+    __slots__ = ("_limit", "_logger")
 
     def __init__(self, logger: logging.Logger, clock: Clock) -> None:
         self._logger = logger
-        self._clock = clock
-        self._mutex = threading.Lock()
-        self._next_s = clock.monotonic_s()
-        self._left_out = 0
+        self._limit = RateLimit(clock)
 
     def warning(self, text: str, *values: object) -> None:
         """Log a line, as `logging.Logger.warning` does, or only count it."""
-        with self._mutex:
-            now_s = self._clock.monotonic_s()
-            if now_s < self._next_s:
-                self._left_out += 1
-                return
-            self._next_s = now_s + _PAUSE_S
-            left_out, self._left_out = self._left_out, 0
-        if left_out:
-            text, values = f"{text} (and %d more like it before)", (*values, left_out)
-        self._logger.warning(text, *values)
+        left_out = self._limit.admit()
+        if left_out is not None:
+            text, values = with_left_out(text, values, left_out)
+            self._logger.warning(text, *values)
 
 
 class RateLimitedLogs:

@@ -1,8 +1,8 @@
 """Files that flows and tasks must not read: Penstock's own, its secrets, and the kernel's.
 
-Owns the check of a path, and of a file that is open, against these places. Code that opens a path
-which a flow, a spec or a statement names calls it. `flow.write_guard` compares paths in the same
-way.
+Owns the check of a path, of a file that is open, and of a store's URL, against these places. Code
+that opens a path which a flow, a spec or a statement names calls it. `flow.write_guard` compares
+paths in the same way.
 
 A user who could read the token of Spark Connect could run any code. The token is in the environment
 of processes (`/proc/PID/environ`), in the options of child processes and in the metadata.
@@ -31,6 +31,8 @@ Identity: TypeAlias = tuple[int, int]
 _SYSTEM: Final = ("/proc", "/sys", "/dev")
 # A folder of ordinary files in memory.
 _MEMORY: Final = "/dev/shm"  # noqa: S108 - the guard writes nothing there
+# Schemes that name the same stores.
+_SAME_STORES: Final = {"s3a": "s3", "gcs": "gs", "abfss": "abfs", "az": "abfs", "azure": "abfs"}
 # Number of folders that a check remembers.
 _PASSED_MAX: Final = 10_000
 _KERNEL: Final = "the kernel shows processes, their environment and devices there"
@@ -41,16 +43,17 @@ _OWN: Final = "Penstock keeps its own files or secrets there"
 class ReadGuard:
     """Places that must not be read. Sent to Spark's workers with their work.
 
-    The kernel's folders `/proc`, `/sys` and `/dev`, except `/dev/shm`, are always refused. The
-    nearest of these places around a file decides.
+    The kernel's folders `/proc`, `/sys` and `/dev`, except `/dev/shm`, are always refused.
 
     Attributes:
         kept: Files and folders that must not be read.
-        readable: Folders inside of `kept` that may be read.
+        only: Folders that may be read; empty: all that are not kept.
+        kept_urls: URLs of stores below which nothing may be read.
     """
 
     kept: tuple[str, ...] = ()
-    readable: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    kept_urls: tuple[str, ...] = ()
 
     def now(self) -> ReadCheck:
         """Return a check with the current identities of the places."""
@@ -67,7 +70,10 @@ class ReadCheck:
     def __init__(self, guard: ReadGuard) -> None:
         self._refused = {identity(place): (place, _OWN) for place in guard.kept}
         self._refused |= {identity(place): (place, _KERNEL) for place in _SYSTEM}
-        self._readable = {identity(place) for place in (*guard.readable, _MEMORY)}
+        self._memory = identity(_MEMORY)
+        self._only = guard.only
+        self._listed = {identity(place) for place in guard.only} - {None}
+        self._kept_urls = guard.kept_urls
         self._passed: set[str] = set()
 
     def path(self, path: str) -> str:
@@ -80,6 +86,20 @@ class ReadCheck:
         _check_kernel(os.path.abspath(path), path)
         self._check(real, path, identity(real))
         return real
+
+    def url(self, url: str, shown: str) -> None:
+        """Check the URL of a file or folder in a store.
+
+        Args:
+            url: The URL.
+            shown: The URL for error messages, without secrets.
+
+        Raises:
+            InvalidRequest: It is inside of a store that must not be read.
+        """
+        for kept in self._kept_urls:
+            if is_below(_comparable_url(url), _comparable_url(kept)):
+                raise _refusal(shown, "this store", _OWN)
 
     def opened(self, descriptor: int, path: str) -> None:
         """Check an open file, whose path may already lead to another file.
@@ -99,12 +119,19 @@ class ReadCheck:
         folder = os.path.dirname(real)
         if own in self._refused and own is not None:
             raise _refusal(path, *self._refused[own])
-        if folder in self._passed or (own in self._readable and own is not None):
+        if folder in self._passed:
+            return
+        if self._only and self._listed.isdisjoint((own, *identities(folder))):
+            raise InvalidRequest(
+                f"{path}: flows and tasks may read only these folders: {', '.join(self._only)}:"
+                " copy the data there, or add its folder to --readable-folders"
+            )
+        if own == self._memory and own is not None:
             return
         for one in identities(folder):
             if one in self._refused:
                 raise _refusal(path, *self._refused[one])
-            if one in self._readable:
+            if one == self._memory:
                 break
         if len(self._passed) >= _PASSED_MAX:
             self._passed.clear()
@@ -144,6 +171,13 @@ def _refusal(path: str, place: str, why: str) -> InvalidRequest:
         f"{path}: flows and tasks must not read files of {place}, because {why}: read another file,"
         " or copy the data into another folder"
     )
+
+
+def _comparable_url(url: str) -> str:
+    """Return a URL in a form in which two names of one object are equal, as far as stores allow."""
+    scheme, _, rest = url.partition("://")
+    name = _SAME_STORES.get(scheme.lower(), scheme.lower())
+    return f"{name}://{'/'.join(part for part in rest.split('/') if part)}"
 
 
 def real_path(path: str) -> str:

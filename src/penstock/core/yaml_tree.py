@@ -36,6 +36,7 @@ from yaml.events import (
     SequenceEndEvent,
 )
 from yaml.reader import ReaderError
+from yaml.tokens import ScalarToken
 
 from penstock.core.errors import InvalidRequest
 
@@ -49,6 +50,8 @@ except ImportError:  # PyYAML was built without libyaml: the same events, 30 tim
 
 _NULLS: Final = frozenset({"", "~", "null", "Null", "NULL"})
 _HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
+_COMMENT: Final = re.compile(r"(?:(?<=\s)|^)#")
+_LINE: Final = re.compile("[^\n\r\x85\u2028\u2029]*(?:\r\n|[\n\r\x85\u2028\u2029]|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +139,61 @@ def read_tree(document: str | bytes, limits: YamlLimits) -> YamlNode | None:
         raise InvalidYaml(line, column, f"invalid YAML: {error.reason}") from None
     except UnicodeEncodeError:
         raise InvalidYaml(1, 1, "the text is not Unicode: write the file in UTF-8") from None
+
+
+@dataclass(frozen=True, slots=True)
+class YamlComment:
+    """A comment of a document.
+
+    Attributes:
+        line: Its line, from 1.
+        text: The text from `#` to the end of the line, without spaces at the end.
+        is_alone: Nothing stands before it in its line.
+    """
+
+    line: int
+    text: str
+    is_alone: bool
+
+
+def comments_in(document: str | bytes) -> Iterator[YamlComment]:
+    """Yield the comments of a document that `read_tree` accepts, in their order.
+
+    A comment beside the header of a block scalar (`key: |  # why`) is not found.
+    """
+    text = document if isinstance(document, str) else _decoded(document)
+    loader = _Loader(text)
+    try:
+        tokens = iter(loader.get_token, None)
+        scalars = (token for token in tokens if isinstance(token, ScalarToken))
+        yield from _outside_of(scalars, text)
+    finally:
+        loader.dispose()
+
+
+def _outside_of(scalars: Iterator[ScalarToken], text: str) -> Iterator[YamlComment]:
+    """Yield the comments outside of texts, which come in order; both are read once."""
+    following = next(scalars, None)
+    near: list[ScalarToken] = []  # those that may reach into the line
+    for number, found in enumerate(_LINE.finditer(text)):
+        line = found[0]
+        if "#" not in line:
+            continue
+        while following is not None and following.start_mark.line <= number:
+            if following.end_mark.line >= number:
+                near.append(following)
+            following = next(scalars, None)
+        near = [one for one in near if one.end_mark.line >= number]
+        for match in _COMMENT.finditer(line):
+            at = match.start()
+            if not any(_covers(one, number, at) for one in near):
+                yield YamlComment(number + 1, line[at:].rstrip(), not line[:at].strip())
+                break
+
+
+def _covers(scalar: ScalarToken, line: int, column: int) -> bool:
+    start, end = scalar.start_mark, scalar.end_mark
+    return (start.line, start.column) <= (line, column) < (end.line, end.column)
 
 
 def _within(document: str | bytes, limits: YamlLimits) -> str:

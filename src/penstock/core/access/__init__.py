@@ -1,0 +1,1 @@
+"""Access: principals, their rights, and the one function that decides."""

@@ -1,0 +1,1 @@
+"""Statements of Spark SQL as trees: their parser, the kinds of nodes, and the writer."""
