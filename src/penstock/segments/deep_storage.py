@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import posixpath
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -83,8 +83,29 @@ class StoredFiles(Protocol):
         """Return a file's size, None if it does not exist."""
         ...
 
+    def changed_ms(self, relative: str) -> int:
+        """Return when a file was last changed, in epoch milliseconds. Raises NotFound."""
+        ...
+
+    def open(self, relative: str) -> BinaryIO:
+        """Open a file to read."""
+        ...
+
     def put(self, local_file: str, folder: str, name: str = FILE_NAME, temporary: str = "") -> int:
         """Copy a file to its place in a folder, durably, and return its size there."""
+        ...
+
+    @property
+    def writes_once(self) -> bool:
+        """Whether `write` can create a file only if it does not exist."""
+        ...
+
+    def read(self, relative: str) -> bytes:
+        """Return the content of a small file; raises NotFound if it does not exist."""
+        ...
+
+    def write(self, relative: str, content: bytes, temporary: str, *, replace: bool) -> bool:
+        """Write a small file in one step; return False if it exists and is not to be replaced."""
         ...
 
     def sync_names(self, folder: str) -> None:
@@ -275,6 +296,46 @@ class DeepStore:
             Unavailable: The store does not answer.
         """
         return self._files.size(relative)
+
+    def put_in_attempt(
+        self, local_file: str, datasource: str, task_id: str, attempt: str, name: str
+    ) -> int:
+        """Copy a file into the folder of an attempt, durably, and return its size there.
+
+        Args:
+            local_file: A file that no longer changes.
+            datasource: The datasource of the file.
+            task_id: The task.
+            attempt: The attempt of the task.
+            name: A name that no other file of the attempt gets.
+
+        Raises:
+            InvalidRequest: A part is not a valid name.
+            NotFound: The local file does not exist.
+            Unavailable: The store is full, does not answer, or its folder is missing.
+        """
+        folder = attempt_folder(datasource, task_id, attempt)
+        return self._files.put(local_file, folder, name, f".{name}.tmp")
+
+    def sync_attempt(self, datasource: str, task_id: str, attempt: str) -> None:
+        """Make the names of an attempt's files durable; another process may have written them.
+
+        Raises:
+            NotFound: The folder does not exist.
+            Unavailable: The store does not answer.
+        """
+        self._files.sync_names(attempt_folder(datasource, task_id, attempt))
+
+    def open(self, load_spec: Mapping[str, object]) -> tuple[BinaryIO, int]:
+        """Open a file to read, and return when it was last changed, in epoch milliseconds.
+
+        Raises:
+            InvalidRequest: The load spec is not of this store.
+            NotFound: The file does not exist.
+            Unavailable: The store does not answer.
+        """
+        relative = self._relative(load_spec)
+        return self._files.open(relative), self._files.changed_ms(relative)
 
     def put_aside(self, relative: str) -> None:
         """Move a file to a place that neither queries nor the search for orphans use.

@@ -3,11 +3,15 @@
     <datasource>/<start>_<end>/<version>/<partition>/<unique>/part.parquet    pushed by tasks
     <datasource>/attempts/<task>/<attempt>/…/<any name>                       written by Spark
     ~projections/<datasource>/<digest>/<name>.parquet                         aggregates of files
+    ~iceberg/<datasource>/metadata/<name>                                     of Iceberg tables
+    <datasource>/_delta_log/<name>                                            of Delta tables
+    <datasource>/_delta_rows/<name>.parquet                                   copies for them
 
 A batch task gives each call of its engine its own folder, an **attempt**; the files that its
 publish names are segments at that path, all other files there are left over. Aggregates of a
 projection are derived from a segment's file and are not segments: no datasource's folder has their
-name.
+name. A Delta table is the folder of its datasource, because paths in its log are relative to the
+table; no interval and no version has a name that begins with an underscore.
 Invariant: every name is one path element of letters, digits and a few characters that have no
 special meaning in file systems, object stores and globs.
 """
@@ -15,6 +19,7 @@ special meaning in file systems, object stores and globs.
 from __future__ import annotations
 
 import hashlib
+import posixpath
 import re
 from typing import TYPE_CHECKING
 
@@ -38,6 +43,12 @@ _ATTEMPT_FILE = re.compile(rf"[^/]+/{_ATTEMPTS}/[^/]+/[^/]+/.+")
 _SIGNS = frozenset("._-=+@")
 # In the name of a datasource a tilde occurs only around the number of a character.
 PROJECTIONS = "~projections"
+# Metadata of datasources as Iceberg tables; like projections, it can be written again.
+ICEBERG = "~iceberg"
+# Entries and checkpoints of a Delta table; the format has this name.
+DELTA_LOG = "_delta_log"
+# Copies of the visible rows of files, for Delta tables. Engines do not vacuum such folders.
+DELTA_ROWS = "_delta_rows"
 # For files that a rebuild of the metadata could not name, under their paths from the root.
 LEFT_OUT = "~left-out"
 
@@ -79,6 +90,29 @@ def is_attempt_file(relative: str) -> bool:
     return _ATTEMPT_FILE.fullmatch(relative) is not None
 
 
+def is_push_of(relative: str, segment_id: SegmentId) -> bool:
+    """Return whether a path below the root is that of a complete push of a segment.
+
+    Raises:
+        InvalidRequest: A part of the id is not a valid name.
+    """
+    folder, _, name = relative.rpartition("/")
+    place, _, unique = folder.rpartition("/")
+    expected = relative_folder(segment_id, "x").rpartition("/")[0]
+    return place == expected and unique not in {"", ".", ".."} and name == FILE_NAME
+
+
+def is_attempt_of(relative: str, datasource: str, task_id: str) -> bool:
+    """Return whether a path below the root is in an attempt of this task.
+
+    Raises:
+        InvalidRequest: A part is not a valid name.
+    """
+    folder = attempt_folder(datasource, task_id, "x").rpartition("/")[0]
+    is_normal = posixpath.normpath(relative) == relative
+    return is_normal and relative.startswith(f"{folder}/") and is_attempt_file(relative)
+
+
 def projection_folder(datasource: str, digest: str) -> str:
     """Return the folder of one projection's files, relative to the folder of all projections.
 
@@ -90,6 +124,24 @@ def projection_folder(datasource: str, digest: str) -> str:
         InvalidRequest: The datasource is not a valid name.
     """
     return f"{_path_element('datasource', datasource)}/{digest}"
+
+
+def table_folder(datasource: str) -> str:
+    """Return the folder of a datasource as an Iceberg table, relative to the root.
+
+    Raises:
+        InvalidRequest: The datasource is not a valid name.
+    """
+    return f"{ICEBERG}/{_path_element('datasource', datasource)}"
+
+
+def datasource_folder(datasource: str) -> str:
+    """Return the folder of a datasource, relative to the root.
+
+    Raises:
+        InvalidRequest: The datasource is not a valid name.
+    """
+    return _path_element("datasource", datasource)
 
 
 def projection_file(segment_file: str) -> str:
@@ -108,7 +160,7 @@ def is_segment_file(relative: str) -> bool:
 
     The root may contain files of other programs, which must not be deleted.
     """
-    if relative.startswith((f"{PROJECTIONS}/", f"{LEFT_OUT}/")):
+    if relative.startswith((f"{PROJECTIONS}/", f"{ICEBERG}/", f"{LEFT_OUT}/")):
         return False
     return _SEGMENT_FILE.fullmatch(relative) is not None or is_attempt_file(relative)
 

@@ -11,11 +11,13 @@ or it was moved, and no other host would find a file that is written then.
 
 from __future__ import annotations
 
+import os
 import posixpath
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, BinaryIO
 
 from penstock.core.errors import (
+    Conflict,
     InvalidRequest,
     NotFound,
     PenstockError,
@@ -23,9 +25,10 @@ from penstock.core.errors import (
     Unavailable,
 )
 from penstock.segments.layout import FILE_NAME, PROJECTIONS, TEMPORARY_NAME
+from penstock.storage.disk_errors import translate_error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from penstock.storage.filesystem import FileSystem
 
@@ -44,6 +47,9 @@ class LocalFiles:
         fs: The file system.
     """
 
+    writes_once = True
+    """`write` can create a file only if it does not exist."""
+
     def __init__(self, root: str, fs: FileSystem) -> None:
         self._root = root
         # The process that writes the first projection creates their folder.
@@ -61,6 +67,24 @@ class LocalFiles:
             self._require_way(relative)
             raise
         return None if found.is_folder else found.size
+
+    def changed_ms(self, relative: str) -> int:
+        """Return when a file was last changed, in epoch milliseconds. Raises NotFound."""
+        return self._fs.stat(posixpath.join(self._root, relative)).modified_ms
+
+    def open(self, relative: str) -> BinaryIO:
+        """Open a file to read; a symbolic link, which no task creates, is refused.
+
+        Raises:
+            NotFound: It does not exist.
+            Unavailable: I/O error.
+        """
+        path = posixpath.join(self._root, relative)
+        try:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            return os.fdopen(os.open(path, flags), "rb")
+        except OSError as error:
+            raise translate_error(error, path, "read") from error
 
     def put(self, local_file: str, folder: str, name: str = FILE_NAME, temporary: str = "") -> int:
         """Copy a file to its place in a folder, durably, and return its size.
@@ -89,6 +113,76 @@ class LocalFiles:
                     raise
         self.sync_names(folder)
         return size
+
+    def read(self, relative: str) -> bytes:
+        """Return the content of a small file.
+
+        Raises:
+            NotFound: It does not exist.
+            Unavailable: I/O error.
+        """
+        try:
+            return self._fs.read_bytes(posixpath.join(self._root, relative))
+        except NotFound:  # narrow: the root may be missing
+            self._require(self._deep_storage)
+            raise
+        except InvalidRequest as error:  # narrow: a folder has this name
+            self._require_way(relative)
+            raise NotFound(str(error)) from error
+
+    def write(self, relative: str, content: bytes, temporary: str, *, replace: bool) -> bool:
+        """Write a small file in one step, durably.
+
+        Args:
+            relative: The file.
+            content: Its content.
+            temporary: Its name until it is complete; each writer needs another one.
+            replace: Whether to replace a file of this name.
+
+        Returns:
+            Whether it was written: False if it exists and is not to be replaced.
+
+        Raises:
+            Unavailable: Disk full, an I/O error, or a disk without second names of files. The file
+                may have been written nevertheless if only its name could not be made durable.
+        """
+        place = posixpath.join(self._root, relative)
+        for attempt in range(1, _TRIES + 1):
+            try:
+                self._require(self._deep_storage)
+                self._fs.mkdir(posixpath.dirname(place))
+                written = self._put_content(place, content, temporary, replace=replace)
+                self.sync_names(posixpath.dirname(relative))
+                break
+            except NotFound:
+                if attempt == _TRIES:
+                    raise
+        return written
+
+    def _put_content(self, place: str, content: bytes, temporary: str, *, replace: bool) -> bool:
+        begun = posixpath.join(posixpath.dirname(place), temporary)
+        try:
+            file = self._fs.create(begun, replace=True)
+            try:
+                file.writev([content])
+                file.sync()
+            finally:
+                file.close()
+            if replace:
+                self._fs.rename(begun, place)
+                return True
+            try:
+                self._fs.link(begun, place)
+            except Conflict:
+                return False
+            except InvalidRequest as error:  # narrow: as disks without second names report it
+                raise InvalidRequest(
+                    f"{error}, or use a disk with second names of files (hard links)"
+                ) from error
+        finally:
+            with suppress(PenstockError):  # renamed, or found by a later cleanup
+                self._fs.unlink(begun)
+        return True
 
     def sync_names(self, folder: str) -> None:
         """Make the names on the path to a file durable: an interrupted writer may not have."""
@@ -204,6 +298,41 @@ class LocalFiles:
         finally:
             source.close()
         return size
+
+
+@contextmanager
+def folder_without_links(root: str, folders: Sequence[str]) -> Iterator[int]:
+    """Open a folder below a root, for a block, without following links below the root.
+
+    For folders in which others than Penstock write: a link would lead to files of the host. Use the
+    descriptor for files of this folder, as a path could lead elsewhere by then.
+
+    Raises:
+        InvalidRequest: A folder on the way is a link, or a file.
+        NotFound: One does not exist.
+        Unavailable: I/O error.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    shown = root
+    try:
+        descriptor = os.open(root, flags)
+        for folder in folders:
+            shown = f"{shown}/{folder}"
+            try:
+                following = os.open(folder, flags | os.O_NOFOLLOW, dir_fd=descriptor)
+            finally:
+                os.close(descriptor)
+            descriptor = following
+    except NotADirectoryError as error:
+        raise InvalidRequest(
+            f"{shown} is a link, or not a folder: write files into folders"
+        ) from error
+    except OSError as error:
+        raise translate_error(error, shown, "open") from error
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def folder_missing(root: str) -> str:

@@ -7,10 +7,10 @@ module that uses fsspec; it translates exceptions of its file systems to errors 
 from __future__ import annotations
 
 import posixpath
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
 import fsspec
 from fsspec.registry import known_implementations
@@ -19,11 +19,14 @@ from penstock.core.errors import InvalidRequest, NotFound, StorageUnavailable
 from penstock.segments.layout import FILE_NAME, TEMPORARY_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
+# Stores that fsspec can ask to write a file only if it does not exist.
+_WRITE_ONCE = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "memory"})
 _ATOMIC_PUT = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "memory"})
 # Penstock's own extras with the package for a scheme.
 _EXTRAS = {"s3": "penstock-io[s3]", "s3a": "penstock-io[s3]"}
+_FETCHED_BYTES = 8 << 20
 # Keys of the modification time in the file systems of fsspec.
 _CHANGED_NAMES = ("LastModified", "last_modified", "mtime", "updated", "modified", "created")
 
@@ -78,12 +81,15 @@ class _RemoteFileSystem(Protocol):
 
     def info(self, path: str) -> Mapping[str, object]: ...
     def put_file(self, lpath: str, rpath: str) -> None: ...
+    def pipe_file(self, path: str, value: bytes, mode: str) -> None: ...
+    def cat_file(self, path: str) -> bytes: ...
     def mv(self, path1: str, path2: str) -> None: ...
     def rm_file(self, path: str) -> None: ...
     def makedirs(self, path: str, *, exist_ok: bool) -> None: ...
     def find(self, path: str, *, detail: bool) -> Mapping[str, Mapping[str, object]]: ...
     def modified(self, path: str) -> datetime: ...
     def invalidate_cache(self) -> None: ...
+    def open(self, path: str, mode: str, *, cache_type: str) -> BinaryIO: ...
 
 
 class RemoteFiles:
@@ -91,12 +97,16 @@ class RemoteFiles:
 
     Args:
         url: A URL such as ``s3://bucket/folder``. fsspec reads secrets from the environment.
+
+    Attributes:
+        writes_once: Whether `write` can create a file only if it does not exist.
     """
 
     def __init__(self, url: str) -> None:
         self._url = url
         scheme = url.partition("://")[0]
         self._atomic_put = scheme in _ATOMIC_PUT
+        self.writes_once = scheme in _WRITE_ONCE
         try:
             fs, root = fsspec.core.url_to_fs(url)
         except (ImportError, ValueError) as error:
@@ -112,6 +122,25 @@ class RemoteFiles:
                 return cast("int", self._fs.info(self._path(relative))["size"])
         except NotFound:
             return None
+
+    def changed_ms(self, relative: str) -> int:
+        """Return when a file was last changed, in epoch milliseconds. Raises NotFound."""
+        with self._translated("look for", relative):
+            self._fs.invalidate_cache()
+            found = _changed_ms(self._fs.info(self._path(relative)))
+            if found is None:
+                found = _instant_ms(self._fs.modified(self._path(relative)))
+            return found
+
+    def open(self, relative: str) -> BinaryIO:
+        """Open a file to read; a few requests read a footer, or a column.
+
+        Raises:
+            NotFound: It does not exist.
+            Unavailable: The store does not answer.
+        """
+        with self._translated("read", relative):
+            return self._fs.open(self._path(relative), "rb", cache_type="readahead")
 
     def put(self, local_file: str, folder: str, name: str = FILE_NAME, temporary: str = "") -> int:
         """Copy a file to its place in a folder and return its size there.
@@ -142,6 +171,71 @@ class RemoteFiles:
                 f"{self._url}/{place}: missing after it was written: push it again"
             )
         return size
+
+    def read(self, relative: str) -> bytes:
+        """Return the content of a small file.
+
+        Raises:
+            NotFound: It does not exist.
+            Unavailable: The store does not answer.
+        """
+        with self._translated("read", relative):
+            self._fs.invalidate_cache()
+            return self._fs.cat_file(self._path(relative))
+
+    def write(self, relative: str, content: bytes, temporary: str, *, replace: bool) -> bool:
+        """Write a small file in one step.
+
+        Args:
+            relative: The file.
+            content: Its content.
+            temporary: Not used: object stores show a file when it is complete.
+            replace: Whether to replace a file of this name.
+
+        Returns:
+            Whether it was written: False if it exists and is not to be replaced.
+
+        Raises:
+            InvalidRequest: The store cannot write a file in this way (see `writes_once`).
+            Unavailable: The store does not answer; it may have written the file nevertheless.
+        """
+        del temporary
+        if not self.writes_once:
+            raise InvalidRequest(
+                f"{self._url} cannot create a file only if it does not exist: use a folder, or a"
+                " store of S3, Google Cloud or Azure"
+            )
+        with self._translated("write", relative):
+            mode = "overwrite" if replace else "create"
+            try:
+                self._fs.pipe_file(self._path(relative), content, mode=mode)
+            except FileExistsError:
+                return False
+        return True
+
+    def fetch(self, relative: str, write: Callable[[bytes], object]) -> str:
+        """Pass the content of a file on piece by piece, and return its ETag, "" if it has none.
+
+        Args:
+            relative: The file.
+            write: Called with each piece; an exception ends the transfer.
+
+        Raises:
+            NotFound: The file does not exist.
+            Unavailable: The store does not answer.
+        """
+        path = self._path(relative)
+        with self._translated("read", relative):
+            etag = self._fs.info(path).get("ETag")
+            # Each read is one request for its bytes.
+            file = self._fs.open(path, "rb", cache_type="none")
+        with closing(file):
+            while True:
+                with self._translated("read", relative):
+                    data = file.read(_FETCHED_BYTES)
+                if not data:
+                    return etag if isinstance(etag, str) else ""
+                write(data)
 
     def sync_names(self, folder: str) -> None:
         """Do nothing: visible files of a remote store are durable."""

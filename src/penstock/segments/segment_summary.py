@@ -15,6 +15,7 @@ import orjson
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Interval
 from penstock.core.timeline.chunks import UNKNOWN_CORE, PartitionChunk
+from penstock.core.timeline.timeline import Timeline
 from penstock.segments.shard_spec import ShardSpec
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from penstock.core.timeline.timeline import Member
     from penstock.storage.metadata import SegmentText
+    from penstock.storage.metadata.segment_overview import SegmentOverview
 
 # For these kinds number and core count are sufficient, and both are columns of the row.
 _PLAIN_KINDS: Final = frozenset(
@@ -37,6 +39,7 @@ class SegmentSummary:
         id: Its id.
         interval: Its interval.
         size: Bytes of its file.
+        rows: Number of its rows.
         upgraded_from: The id that its rows were appended under, empty if it is the first.
         compaction_state: JSON of how it was compacted; empty if it was not.
     """
@@ -44,6 +47,7 @@ class SegmentSummary:
     id: str
     interval: Interval
     size: int
+    rows: int
     upgraded_from: str
     compaction_state: bytes
 
@@ -55,11 +59,26 @@ class _Shard(msgspec.Struct, gc=False):
 class _Payload(msgspec.Struct, gc=False, rename="camel"):
     shard_spec: _Shard | None = None
     size: int | None = None
+    total_rows: int | None = None
     upgraded_from_segment_id: str | None = None
     last_compaction_state: msgspec.Raw = msgspec.Raw(b"null")
 
 
 _read = msgspec.json.Decoder(_Payload).decode
+
+
+def hidden_ids(overview: SegmentOverview, datasource: str, interval: Interval) -> list[str]:
+    """Return the ids of used segments that others hide completely within an interval.
+
+    A segment that crosses an end of the interval is never reported as hidden.
+
+    Raises:
+        InvalidRequest: A payload cannot be read; the message names its segment.
+        Conflict: Two segments exclude each other.
+    """
+    timeline = Timeline.of(summarized(overview.texts(datasource, interval)))
+    hidden = timeline.find_fully_overshadowed()
+    return [chunk.item.id for piece in hidden for chunk in piece.chunks]
 
 
 def summarized(rows: Iterable[SegmentText]) -> Iterator[Member[SegmentSummary]]:
@@ -88,6 +107,7 @@ def _member(row: SegmentText, states: dict[bytes, bytes]) -> Member[SegmentSumma
         row.id,
         interval,
         payload.size or 0,
+        payload.total_rows or 0,
         row.upgraded_from or payload.upgraded_from_segment_id or "",
         states.setdefault(state, state),
     )

@@ -15,8 +15,10 @@ import mmap
 import os
 import stat
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.core.access.private_file import check_file
 from penstock.core.errors import Conflict, Dependency, InvalidRequest, Unavailable
 from penstock.core.printable import quoted
 from penstock.storage.disk_errors import translate_error
@@ -180,6 +182,9 @@ class OsFolderLock:
 class OsFileSystem(FileSystem):
     """The operating system's files. It has no state: every instance is the same."""
 
+    _file_mode = 0o644
+    _folder_mode = 0o777
+
     def create(self, path: str, *, replace: bool = False) -> OsAppendFile:
         """Create an empty file."""
         kind = os.O_TRUNC if replace else os.O_EXCL
@@ -266,7 +271,7 @@ class OsFileSystem(FileSystem):
 
     def _mkdir(self, folder: str) -> None:
         try:
-            os.mkdir(folder)
+            os.mkdir(folder, self._folder_mode)
         except FileExistsError as error:
             if not os.path.isdir(folder):
                 raise Conflict(f"{folder}: is a file, not a folder; move it away") from error
@@ -287,6 +292,13 @@ class OsFileSystem(FileSystem):
             os.replace(source, target)
         except OSError as error:
             raise translate_error(error, source, f"rename to {target}") from error
+
+    def link(self, source: str, target: str) -> None:
+        """Give a file a second name."""
+        try:
+            os.link(source, target)
+        except OSError as error:
+            raise translate_error(error, source, f"link as {target}") from error
 
     def unlink(self, path: str) -> None:
         """Delete a file."""
@@ -347,7 +359,7 @@ class OsFileSystem(FileSystem):
 
     def _open(self, path: str, flags: int, doing: str) -> int:
         try:
-            return os.open(path, flags | os.O_CLOEXEC, 0o644)
+            return os.open(path, flags | os.O_CLOEXEC, self._file_mode)
         except OSError as error:
             raise translate_error(error, path, doing) from error
         except ValueError as error:  # NUL, or half of a surrogate pair
@@ -363,3 +375,21 @@ class OsFileSystem(FileSystem):
             raise translate_error(error, path, "fsync") from error
         finally:
             os.close(fd)
+
+
+class OwnerFileSystem(OsFileSystem):
+    """Files and folders that only their owner may read; it refuses to read any others."""
+
+    _file_mode = 0o600
+    _folder_mode = 0o700
+
+    def _open_regular(self, path: str) -> int:
+        fd = super()._open_regular(path)
+        try:
+            check_file(Path(path), os.fstat(fd), is_private=True)
+        except BaseException as error:
+            os.close(fd)
+            if isinstance(error, OSError):
+                raise translate_error(error, path, "read") from error
+            raise
+        return fd

@@ -193,6 +193,15 @@ class FileSystem(Protocol):
         """Rename within a folder, replacing the target. Durable after `fsync_folder`."""
         ...
 
+    def link(self, source: str, target: str) -> None:
+        """Give a file a second name on the same disk. Durable after `fsync_folder` of its folder.
+
+        Raises:
+            Conflict: The name exists.
+            Unavailable: The disk has no second names, or an I/O error.
+        """
+        ...
+
     def unlink(self, path: str) -> None:
         """Delete a file. Durable after `fsync_folder`."""
         ...

@@ -22,19 +22,23 @@ from __future__ import annotations
 import struct
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from penstock.core.errors import CorruptData, NotFound, PenstockError
 from penstock.storage.queue.blocks import (
     FILE_HEADER_BYTES,
     BlockDamage,
     FileHeader,
+    FoundBlock,
     LogBytes,
     as_messages,
+    block_verifies,
     encode_block,
     encode_file_header,
     encode_records,
     messages_of,
+    parse_block_header,
+    parse_file_header,
     scan_blocks,
 )
 from penstock.storage.queue.log_files import (
@@ -46,12 +50,13 @@ from penstock.storage.queue.log_files import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from penstock.core.clock import Clock
     from penstock.storage.filesystem import FileSystem
 
 _TEMPORARY: Final = ".tmp"
+_READ_BYTES: Final = 4 << 20
 _DURABLE: Final = struct.Struct("<q")  # the first record of each block: durable size at that time
 
 
@@ -66,6 +71,109 @@ class JournalDamage:
 
     torn_bytes: int = 0
     lost_bytes: int = 0
+
+
+class FoundRecords(NamedTuple):
+    """The records of one block of a file.
+
+    Attributes:
+        position: Position of the block in the file, in bytes.
+        length: Length of the block in bytes.
+        end_offset: Offset of the next block.
+        records: The records of the owner, without the snapshot.
+    """
+
+    position: int
+    length: int
+    end_offset: int
+    records: list[bytes]
+
+
+class JournalFile:
+    """One file of a journal, read block by block while the journal is appended to it.
+
+    Args:
+        fs: The file system.
+        path: The file, which may have been renamed.
+
+    Attributes:
+        position: Position of the next block, in bytes.
+        tag: Tag of the file that is read; None: its header was not read.
+    """
+
+    def __init__(self, fs: FileSystem, path: str) -> None:
+        self._fs = fs
+        self._path = path
+        self.tag: int | None = None
+        self._expected = 0
+        self.position = 0
+
+    def blocks(self) -> Iterator[FoundRecords]:
+        """Yield the blocks from the position on. Damage is passed over if a block follows it.
+
+        Raises:
+            NotFound: There is no such file.
+            Unavailable: I/O error.
+        """
+        file = self._fs.open_read(self._path)
+        try:
+            if not self.position:
+                header = parse_file_header(file.pread(FILE_HEADER_BYTES, 0), self._path)
+                if header is None:
+                    return
+                self.tag, self._expected = header.tag, header.base_offset
+                self.position = FILE_HEADER_BYTES
+            at, expected, size = self.position, self._expected, _READ_BYTES
+            while content := file.pread(size, at):
+                start, log = at, LogBytes(memoryview(content))
+                for item in scan_blocks(log, 0, tag=self.tag, expected=expected, limit=None):
+                    if isinstance(item, FoundBlock):
+                        place, block = start + item.position, item.header
+                        at, expected = place + block.length, block.end_offset
+                        found = messages_of(log, item.position, block).to_pylist()
+                        first = 2 if place == FILE_HEADER_BYTES else 1
+                        yield FoundRecords(place, block.length, expected, found[first:])
+                if at > start:
+                    size = _READ_BYTES
+                elif len(content) == size:
+                    size *= 2  # a block may be larger than that
+                else:
+                    return
+        finally:
+            file.close()
+
+    def read_tag(self) -> int | None:
+        """Return the tag of the file that has the path now; None: it has no header.
+
+        Raises:
+            NotFound: There is no such file.
+            Unavailable: I/O error.
+        """
+        file = self._fs.open_read(self._path)
+        try:
+            header = parse_file_header(file.pread(FILE_HEADER_BYTES, 0), self._path)
+        finally:
+            file.close()
+        return None if header is None else header.tag
+
+    def passed(self, found: FoundRecords) -> None:
+        """Continue after a block the next time."""
+        self.position = found.position + found.length
+        self._expected = found.end_offset
+
+
+def read_block(content: bytes, path: str) -> list[bytes]:
+    """Return the records of a block.
+
+    Raises:
+        CorruptData: It is not a valid block.
+    """
+    log = LogBytes(memoryview(content))
+    header = parse_block_header(content)
+    if header is None or not block_verifies(log, 0, header):
+        raise CorruptData(path, 0, "a block is damaged: restore a copy")
+    records: list[bytes] = messages_of(log, 0, header).to_pylist()
+    return records[1:]
 
 
 class Journal:
@@ -129,6 +237,12 @@ class Journal:
     def size_bytes(self) -> int:
         """Return the size of the current file."""
         return self._end
+
+    @property
+    def path(self) -> str:
+        """Return the path of the current file; a new journal gets one by `compact`."""
+        assert self._base is not None
+        return self._path(self._base)
 
     def append(self, records: Sequence[bytes]) -> None:
         """Append a batch of records. They survive a crash; a power loss only after a sync.

@@ -10,6 +10,8 @@ Invariants:
 - A file is deleted when its writer has finished it, it has no references, and the journal of the
   references has made that durable (`released`, `delete_released`).
 - A finished claim survives a crash of the process; it survives a power loss after `sync` returned.
+- With a retention, a file without references is kept for a time, and `revive` can refer to it
+  again; it gives way when the disk is nearly full.
 - A full disk leaves no partial claims: the bytes of an unfinished claim are cut off. Writes stop
   when the disk is nearly full, so that commits that release content still have space.
 """
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Self
 
 import google_crc32c
@@ -34,7 +36,7 @@ from penstock.storage.content.content_reader import (
     read_claim,
 )
 from penstock.storage.content.options import ContentOptions, ContentStatistics
-from penstock.storage.content.references import References
+from penstock.storage.content.references import References, RetainedFiles
 from penstock.storage.content.resources import CONTAINER, resource_path, stamp_of
 from penstock.storage.content.writer import ContentWriter, WrittenFiles
 
@@ -72,12 +74,15 @@ class ContentRepository:
         stamp_ms: int,
         lock: FolderLock,
         disk_space: DiskSpace,
+        clock: Clock,
     ) -> None:
         self.on_release: Callable[[], None] | None = None
         self.disk_space = disk_space
         self._folder = folder
         self._fs = fs
         self._options = options
+        self._clock = clock
+        self._retained = RetainedFiles(options.retention_ms, options.retention_bytes)
         self._lock = lock
         self._files = ReadFiles(fs, folder, options.open_files)
         self.references = References()
@@ -112,7 +117,7 @@ class ContentRepository:
             clock,
             "let the flow process its FlowFiles, or free space there",
         )
-        return cls(folder, fs, options, stamp_ms, lock, disk_space)
+        return cls(folder, fs, options, stamp_ms, lock, disk_space, clock)
 
     # -- writing and reading
 
@@ -192,6 +197,8 @@ class ContentRepository:
             deleted = 0
             try:
                 self._written.forget(going)
+                if self._options.retention_ms:
+                    going = self._retain(going)
                 for claim in going:
                     self._files.forget(claim)
                     _delete(self._fs, self._folder, claim)
@@ -201,6 +208,56 @@ class ContentRepository:
                 raise
             finally:
                 self._files_deleted += deleted
+
+    def _retain(self, released: list[ResourceClaim]) -> list[ResourceClaim]:
+        """Keep released files, and return those that are to be deleted instead."""
+        now_ms = self._clock.now_ms()
+        for resource in released:
+            with suppress(NotFound):
+                size = self._fs.stat(resource_path(self._folder, resource)).size
+                self._retained.keep(resource, size, now_ms)
+        return self._excess()
+
+    def _excess(self) -> list[ResourceClaim]:
+        is_full = self._fs.free_bytes(self._folder) < 2 * self._options.min_free_bytes
+        return self._retained.take_excess(self._clock.now_ms(), is_disk_full=is_full)
+
+    def trim_retained(self) -> None:
+        """Delete the kept files that are over their limits now; call it regularly."""
+        if not self._options.retention_ms or not len(self._retained):
+            return
+        with self._disk_mutex:
+            for resource in self._excess():
+                self._files.forget(resource)
+                _delete(self._fs, self._folder, resource)
+                self._files_deleted += 1
+
+    def is_kept(self, claim: ContentClaim) -> bool:
+        """Return whether the file of a claim exists; its bytes are not checked."""
+        return self._fs.exists(resource_path(self._folder, claim.resource))
+
+    def revive(self, claim: ContentClaim) -> None:
+        """Add a reference to content, whether or not it has others; `release` removes it.
+
+        Raises:
+            NotFound: The content was deleted, or its bytes are damaged.
+            Unavailable: It cannot be read now.
+        """
+        resource = claim.resource
+        with self._disk_mutex:  # no deletion in between
+            if not self._fs.exists(resource_path(self._folder, resource)):
+                raise _not_kept(claim)
+            self._retained.forget(resource)
+            self.references.adjust({resource: 1})
+        # The reference keeps the file. Reading it may take seconds, and commits use the mutex.
+        is_whole = False
+        try:
+            is_whole = check_claim(self._files, claim)
+        finally:
+            if not is_whole:
+                self.release(resource)
+        if not is_whole:
+            raise _not_kept(claim)
 
     def seal(self) -> None:
         """Close the files that wait for further claims, before they are full.
@@ -255,6 +312,11 @@ class ContentRepository:
         for section, name in _files_in(self._fs, self._folder):
             claim = ResourceClaim(name, CONTAINER, section)
             if not claimants.get(claim):
+                if self._options.retention_ms and not keep_orphans:
+                    stat = self._fs.stat(resource_path(self._folder, claim))
+                    since_ms = max(stat.modified_ms, stamp_of(name))
+                    self._retained.keep(claim, stat.size, since_ms)
+                    continue
                 orphans.append(f"{self._folder}/{section}/{name}")
                 if not keep_orphans:
                     _delete(self._fs, self._folder, claim)
@@ -288,7 +350,13 @@ class ContentRepository:
             files_created=self._written.files_created,
             files_deleted=self._files_deleted,
             orphans_deleted=self._orphans_deleted,
+            retained=len(self._retained),
+            retained_bytes=self._retained.size_bytes,
         )
+
+
+def _not_kept(claim: ContentClaim) -> NotFound:
+    return NotFound(f"content {claim.resource.id} is no longer kept: its file was deleted")
 
 
 def _delete(fs: FileSystem, folder: str, claim: ResourceClaim) -> None:

@@ -18,6 +18,8 @@ class ContentOptions:
         buffer_bytes: Small writes to one claim are buffered up to this.
         min_free_bytes: Free disk space below which content, and commits that create FlowFiles, are
             refused.
+        retention_ms: Files without references are kept this long for replays; 0: they are deleted.
+        retention_bytes: Maximum size of all of them; the oldest are deleted first.
     """
 
     resource_bytes: int = 1024 * 1024
@@ -25,15 +27,16 @@ class ContentOptions:
     open_files: int = 64
     buffer_bytes: int = 256 * 1024
     min_free_bytes: int = 256 * 1024 * 1024
+    retention_ms: int = 0
+    retention_bytes: int = 0
 
     def __post_init__(self) -> None:
         for name in ("resource_bytes", "sections", "open_files", "buffer_bytes"):
             if getattr(self, name) < 1:
                 raise InvalidRequest(f"is {getattr(self, name)}: must be at least 1", place=name)
-        if self.min_free_bytes < 0:
-            raise InvalidRequest(
-                f"is {self.min_free_bytes}: must be at least 0", place="min_free_bytes"
-            )
+        for name in ("min_free_bytes", "retention_ms", "retention_bytes"):
+            if getattr(self, name) < 0:
+                raise InvalidRequest(f"is {getattr(self, name)}: must be at least 0", place=name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,8 @@ class ContentStatistics:
         files_created: Number of created files.
         files_deleted: Number of files deleted with their last reference.
         orphans_deleted: Number of files without references at start.
+        retained: Number of files without references that are kept for replays.
+        retained_bytes: Their size.
     """
 
     resources: int
@@ -59,3 +64,5 @@ class ContentStatistics:
     files_created: int
     files_deleted: int
     orphans_deleted: int
+    retained: int = 0
+    retained_bytes: int = 0

@@ -1,14 +1,17 @@
-"""The number of references to each file of content, and the released files.
+"""The number of references to each file of content, the released files, and the retained ones.
 
-Owns: the counts. Does not own: the files, nor their deletion (`content_repository`).
+Owns: the counts, and which files without references are retained for a time, so that FlowFiles can
+be replayed. Does not own: the files, nor their deletion (`content_repository`).
 
-Invariant: a file is released while it has no references and takes no further claims.
+Invariants: a file is released while it has no references and takes no further claims. A file is
+retained at most once, in the order of release.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from collections import OrderedDict
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -96,3 +99,56 @@ class References:
         self._counts.pop(resource, None)
         if resource not in self._written:
             self._released.add(resource)
+
+
+class _RetainedFile(NamedTuple):
+    released_ms: int
+    size: int
+
+
+class RetainedFiles:
+    """The kept files. One thread at a time.
+
+    Args:
+        retention_ms: How long a file is kept; 0: not at all.
+        retention_bytes: Maximum size of all of them.
+
+    Attributes:
+        size_bytes: Size of all of them.
+    """
+
+    def __init__(self, retention_ms: int, retention_bytes: int) -> None:
+        self._retention_ms = retention_ms
+        self._retention_bytes = retention_bytes
+        self._files: OrderedDict[ResourceClaim, _RetainedFile] = OrderedDict()
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __contains__(self, resource: ResourceClaim) -> bool:
+        return resource in self._files
+
+    def keep(self, resource: ResourceClaim, size: int, now_ms: int) -> None:
+        """Keep a file that was released now."""
+        self.forget(resource)
+        self._files[resource] = _RetainedFile(now_ms, size)
+        self.size_bytes += size
+
+    def forget(self, resource: ResourceClaim) -> None:
+        """Forget a file: it has references again, or is deleted."""
+        kept = self._files.pop(resource, None)
+        if kept is not None:
+            self.size_bytes -= kept.size
+
+    def take_excess(self, now_ms: int, *, is_disk_full: bool = False) -> list[ResourceClaim]:
+        """Remove and return the files to delete now."""
+        going = []
+        while self._files:
+            resource, kept = next(iter(self._files.items()))
+            is_old = kept.released_ms + self._retention_ms <= now_ms
+            if not is_old and self.size_bytes <= self._retention_bytes and not is_disk_full:
+                break
+            self.forget(resource)
+            going.append(resource)
+        return going

@@ -73,7 +73,7 @@ def chunks_of(file: ReadFile, position: int, length: int) -> Iterator[tuple[int,
         position += len(data)
 
 
-class Resource:
+class ResourceFile:
     """A file that is being written. One writer at a time; `sync` may run concurrently.
 
     Args:

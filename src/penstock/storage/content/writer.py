@@ -26,7 +26,7 @@ import google_crc32c
 
 from penstock.core.errors import Closed, Conflict
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
-from penstock.storage.content.resources import CHUNK_BYTES, CONTAINER, Resource, resource_name
+from penstock.storage.content.resources import CHUNK_BYTES, CONTAINER, ResourceFile, resource_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
 class OpenResources(Protocol):
     """Supplies the files of writers."""
 
-    def take(self) -> Resource:
+    def take(self) -> ResourceFile:
         """Return a file that has no other writer."""
         ...
 
-    def finish(self, resource: Resource, checksum: int) -> ContentClaim:
+    def finish(self, resource: ResourceFile, checksum: int) -> ContentClaim:
         """Finish the claim, with one reference, and give the file back."""
         ...
 
-    def abort(self, resource: Resource) -> None:
+    def abort(self, resource: ResourceFile) -> None:
         """Cut the claim off and give the file back."""
         ...
 
@@ -82,7 +82,7 @@ class ContentWriter:
         self._parts: list[bytes] = []
         self._gathered = 0
         self._crc = 0
-        self._resource: Resource | None = None
+        self._resource: ResourceFile | None = None
         self._ended = False
 
     def __enter__(self) -> Self:
@@ -205,8 +205,8 @@ class WrittenFiles:
         self._closed = False
         self._sealing = False
         self._sections: set[str] = set()
-        self._free: list[Resource] = []
-        self._dirty: dict[ResourceClaim, Resource] = {}
+        self._free: list[ResourceFile] = []
+        self._dirty: dict[ResourceClaim, ResourceFile] = {}
         # Sections whose names are not durable, with the number of the last file made there.
         self._new_names: dict[str, int] = {}
         self.files_created = 0
@@ -216,7 +216,7 @@ class WrittenFiles:
 
     # -- for writers
 
-    def take(self) -> Resource:
+    def take(self) -> ResourceFile:
         """Return a file that has no other writer; `finish` or `abort` gives it back.
 
         Raises:
@@ -232,7 +232,7 @@ class WrittenFiles:
             with suppress(Conflict):  # another program has created the file
                 return self._create()
 
-    def finish(self, resource: Resource, checksum: int) -> ContentClaim:
+    def finish(self, resource: ResourceFile, checksum: int) -> ContentClaim:
         """Finish the current claim, with one reference, and give the file back."""
         try:
             claim = resource.finish(checksum)
@@ -256,7 +256,7 @@ class WrittenFiles:
             self.bytes_written += claim.length
         return claim
 
-    def abort(self, resource: Resource) -> None:
+    def abort(self, resource: ResourceFile) -> None:
         """Cut off the current claim, and give the file back."""
         wasted = 0
         try:
@@ -322,7 +322,7 @@ class WrittenFiles:
 
     # -- inside
 
-    def _create(self) -> Resource:
+    def _create(self) -> ResourceFile:
         with self._mutex:
             number, self.files_created = self.files_created, self.files_created + 1
         section = str(number % self._options.sections)
@@ -330,7 +330,7 @@ class WrittenFiles:
             self._fs.mkdir(f"{self._folder}/{section}")
             self._sections.add(section)
         claim = ResourceClaim(resource_name(self._stamp_ms, number), CONTAINER, section)
-        resource = Resource(self._fs, self._folder, claim)
+        resource = ResourceFile(self._fs, self._folder, claim)
         try:
             with self._mutex:
                 self._new_names[section] = max(number, self._new_names.get(section, 0))
@@ -340,7 +340,7 @@ class WrittenFiles:
             raise
         return resource
 
-    def _give_back(self, resource: Resource) -> None:
+    def _give_back(self, resource: ResourceFile) -> None:
         """Take a file back from its writer; the caller holds the mutex."""
         full = resource.end >= self._options.resource_bytes
         is_last = resource.sealed or self._sealing or self._closed
@@ -359,7 +359,7 @@ class WrittenFiles:
             resource.close()
 
 
-def _close_all(resources: Iterable[Resource]) -> None:
+def _close_all(resources: Iterable[ResourceFile]) -> None:
     """Close all, even if closing one of them raises."""
     with ExitStack() as closing:
         for resource in resources:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import select
-import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +31,8 @@ from psycopg.sql import SQL, Identifier
 
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
+from penstock.core.guarded_connections import NETWORK_GUARD
+from penstock.core.network_guard import NetworkDestination
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn, PGresult
@@ -67,6 +68,7 @@ def connected(
 
     Raises:
         psycopg.OperationalError: No address accepts one; the message has the error of each.
+        InvalidRequest: Tasks must not connect to the host, or its name is invalid.
     """
     clock = clock or SystemClock()
     said = []
@@ -82,14 +84,11 @@ def connected(
 
 def _places(address: DatabaseAddress) -> list[str]:
     try:
-        found = socket.getaddrinfo(
-            address.host, address.port, proto=socket.IPPROTO_TCP, type=socket.SOCK_STREAM
-        )
-    except (OSError, UnicodeError) as error:
+        return NETWORK_GUARD.addresses(NetworkDestination("postgresql", address.host, address.port))
+    except OSError as error:
         raise psycopg.OperationalError(
             f"failed to resolve host {address.host!r}: {error}"
         ) from error
-    return [str(place[0]) for *_, place in found]
 
 
 def _parameters(address: DatabaseAddress, user: str, password: str) -> dict[str, str | int]:

@@ -40,18 +40,26 @@ INTERRUPTED_STREAM: Final = (
 _STREAM_TASK: Final = "index_penstock"  # only supervisors start it
 
 _ROWS_AT_ONCE: Final = 1_000
+# The rows of a lookup may have 16 MiB.
+_LOOKUPS_AT_ONCE: Final = 2
 _COPIED: Final = (
     schema.tasks,
     schema.supervisors,
     schema.offsets,
     schema.counts,
     schema.segments,
+    schema.used_periods,
+    schema.oldest_revisions,
     schema.pending,
     schema.killed,
     schema.published,
+    schema.publishes,
+    schema.publish_ranges,
     schema.audit,
     schema.rules,
     schema.config,
+    schema.lookups,
+    schema.lookup_contents,
 )
 # Rows that running processes leave in a database: one that has any is in use, or was.
 _LEFT_OUT: Final = frozenset({schema.task_roots, schema.terms, schema.announced})
@@ -164,7 +172,8 @@ def _files(connection: Connection) -> list[tuple[dict[str, object], int]]:
 def _pages(connection: Connection, table: Table) -> Iterator[list[Row[tuple[object, ...]]]]:
     """Yield all rows of a table in parts, so that each query is short."""
     query = select(table).order_by(*table.primary_key.columns)
-    result = connection.execute(query.execution_options(yield_per=_ROWS_AT_ONCE))
+    count = _LOOKUPS_AT_ONCE if table is schema.lookup_contents else _ROWS_AT_ONCE
+    result = connection.execute(query.execution_options(yield_per=count))
     for page in result.partitions():
         yield list(page)
 

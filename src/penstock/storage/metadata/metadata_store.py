@@ -28,10 +28,12 @@ from penstock.storage.metadata.publish.offsets import (
     read_counts,
     write_committed,
 )
+from penstock.storage.metadata.publish.publish_log import PublishLog
 from penstock.storage.metadata.publish.publish_transaction import publish
 from penstock.storage.metadata.publish.upgrades import SegmentUpgrades
 from penstock.storage.metadata.revision import read_revision
 from penstock.storage.metadata.rows.publish import CommittedRow
+from penstock.storage.metadata.segment_history import SegmentHistory
 from penstock.storage.metadata.segment_overview import SegmentOverviews
 from penstock.storage.metadata.segments import Segments
 from penstock.storage.metadata.snapshots import read_snapshot
@@ -44,6 +46,7 @@ from penstock.storage.metadata.sql_database import (
 from penstock.storage.metadata.tables.configuration import AuditLog, DynamicConfig, RetentionRules
 from penstock.storage.metadata.tables.leadership import Leases, Terms, require_newest
 from penstock.storage.metadata.tables.locks import StoredTaskLocks
+from penstock.storage.metadata.tables.lookups import StoredLookups
 from penstock.storage.metadata.tables.supervisors import SupervisorTable
 from penstock.storage.metadata.tables.tasks import Tasks
 from penstock.storage.metadata.task_roots import TaskRoots
@@ -70,15 +73,18 @@ class MetadataStore:
         tasks: Indexing tasks and their states.
         supervisors: Supervisor specs, every version.
         segments: Published segments by id, used and unused; pending segments.
+        history: Segments that were used at earlier revisions.
         segment_overviews: All used segments: sums, changes, and reads in parts.
         leases: Live instances of services.
         roots: Folders that hold the folders of tasks.
+        publishes: Log of publishes.
         upgrades: Segments appended to an interval while a task replaces it.
         locks: Task locks, as stored for the lockbox.
         terms: Leaders of services.
         rules: Retention rules.
         config: Dynamic configuration by name.
         audit: Audit log of changes.
+        lookups: Lookups with their rows.
     """
 
     def __init__(self, database: Transactions) -> None:
@@ -86,15 +92,18 @@ class MetadataStore:
         self.tasks = Tasks(database)
         self.supervisors = SupervisorTable(database)
         self.segments = Segments(database)
+        self.history = SegmentHistory(database)
         self.segment_overviews = SegmentOverviews(database)
         self.leases = Leases(database)
         self.roots = TaskRoots(database)
+        self.publishes = PublishLog(database)
         self.upgrades = SegmentUpgrades(database)
         self.locks = StoredTaskLocks(database)
         self.terms = Terms(database)
         self.rules = RetentionRules(database)
         self.config = DynamicConfig(database)
         self.audit = AuditLog(database)
+        self.lookups = StoredLookups(database)
         self._offset_writes: dict[str, int] = {}
         self._numbers = itertools.count(1)
 

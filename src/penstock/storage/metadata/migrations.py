@@ -199,9 +199,95 @@ def _with_relative_load_spec(payload: str) -> str | None:
     return orjson.dumps(segment, option=orjson.OPT_SORT_KEYS).decode()
 
 
-MIGRATIONS = (_FORMAT_1, _FORMAT_2, _FORMAT_3, _FORMAT_4, _FORMAT_5, _FORMAT_6)
+# The log of publishes. Nothing recorded the segments of older publishes, so it begins empty.
+_FORMAT_7 = """
+CREATE TABLE penstock_publishes (
+  id BIGINT PRIMARY KEY, datasource TEXT NOT NULL, task_id TEXT NOT NULL,
+  sequence_name TEXT NOT NULL, kind TEXT NOT NULL, supervisor_id TEXT NOT NULL,
+  topic_id TEXT NOT NULL, start_offsets TEXT NOT NULL, end_offsets TEXT NOT NULL,
+  counts TEXT NOT NULL, segments TEXT NOT NULL, published_ms BIGINT NOT NULL);
+CREATE TABLE penstock_publish_ranges (
+  supervisor_id TEXT NOT NULL, stream_partition INTEGER NOT NULL, start_offset BIGINT NOT NULL,
+  publish_id BIGINT NOT NULL, end_offset BIGINT NOT NULL,
+  PRIMARY KEY (supervisor_id, stream_partition, start_offset, publish_id));
+CREATE INDEX penstock_publish_ranges_of ON penstock_publish_ranges (publish_id);
+ALTER TABLE penstock_segments ADD COLUMN publish_id BIGINT NOT NULL DEFAULT 0;
+CREATE INDEX penstock_segments_publish ON penstock_segments (publish_id)
+"""
+
+# Sizes and rows of segments, which lists and pictures of very many segments sum up. SQLite would
+# read each payload to reach a column after it, so an index has everything that a sum needs.
+_FORMAT_8 = """
+ALTER TABLE penstock_segments ADD COLUMN bytes BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE penstock_segments ADD COLUMN row_count BIGINT NOT NULL DEFAULT 0
+"""
+
+_SUMS_8 = {
+    "sqlite": """
+UPDATE penstock_segments SET
+  bytes = coalesce(CAST(json_extract(payload, '$.size') AS INTEGER), 0),
+  row_count = coalesce(CAST(json_extract(payload, '$.totalRows') AS INTEGER), 0)
+""",
+    "postgresql": """
+UPDATE penstock_segments SET
+  bytes = coalesce(CAST(substring(CAST(payload AS json)->>'size' FROM '^[0-9]+') AS BIGINT), 0),
+  row_count =
+    coalesce(CAST(substring(CAST(payload AS json)->>'totalRows' FROM '^[0-9]+') AS BIGINT), 0)
+""",
+}
+_INDEX_8 = """
+CREATE INDEX penstock_segments_sums ON penstock_segments (datasource, start_ms, end_ms, version,
+  used, partition_number, core_partitions, bytes, row_count, created_ms)
+"""
+
+
+def _fill_sums(connection: Connection) -> None:
+    """Fill the columns from the payloads, then create the index, which is faster in this order."""
+    connection.exec_driver_sql(_SUMS_8[connection.dialect.name])
+    connection.exec_driver_sql(_INDEX_8)
+
+
+# Lookups and their rows.
+_FORMAT_9 = """
+CREATE TABLE penstock_lookups (
+  name TEXT PRIMARY KEY, spec_version BIGINT NOT NULL, spec TEXT NOT NULL,
+  changed_ms BIGINT NOT NULL, content_version BIGINT NOT NULL, loaded_ms BIGINT NOT NULL,
+  row_count BIGINT NOT NULL, bytes BIGINT NOT NULL, due_ms BIGINT NOT NULL,
+  failures BIGINT NOT NULL, failed_ms BIGINT NOT NULL, reason TEXT NOT NULL);
+CREATE TABLE penstock_lookup_contents (
+  name TEXT PRIMARY KEY, content_version BIGINT NOT NULL, content {bytes} NOT NULL)
+"""
+
+# Which segments were used at earlier revisions: nothing recorded it before, so the current revision
+# is the oldest one. Owners of lookups: those of an older format belong to the installation.
+_FORMAT_10 = """
+CREATE TABLE penstock_used_periods (
+  segment_id TEXT NOT NULL, from_revision BIGINT NOT NULL, to_revision BIGINT NOT NULL,
+  datasource TEXT NOT NULL, PRIMARY KEY (segment_id, from_revision));
+CREATE INDEX penstock_used_periods_end ON penstock_used_periods (datasource, to_revision);
+CREATE TABLE penstock_oldest_revisions (datasource TEXT PRIMARY KEY, revision BIGINT NOT NULL);
+INSERT INTO penstock_oldest_revisions (datasource, revision)
+  SELECT '', revision FROM penstock_revision WHERE revision > 0;
+ALTER TABLE penstock_lookups ADD COLUMN owner TEXT NOT NULL DEFAULT '';
+"""
+
+MIGRATIONS = (
+    _FORMAT_1,
+    _FORMAT_2,
+    _FORMAT_3,
+    _FORMAT_4,
+    _FORMAT_5,
+    _FORMAT_6,
+    _FORMAT_7,
+    _FORMAT_8,
+    _FORMAT_9,
+    _FORMAT_10,
+)
 # Changes of rows after the statements of a format.
-_CONVERSIONS: Mapping[int, Callable[[Connection], None]] = {6: _make_load_specs_relative}
+_CONVERSIONS: Mapping[int, Callable[[Connection], None]] = {
+    6: _make_load_specs_relative,
+    8: _fill_sums,
+}
 FORMAT_NUMBER = len(MIGRATIONS)
 
 # A number that other programs on the same PostgreSQL are unlikely to lock.
@@ -219,6 +305,48 @@ def migrate(database: Database) -> None:
     if database.read(lambda c: _format_number(c, database.name)) < FORMAT_NUMBER:
         # Rewriting a large table may take long; no mailbox waits for it.
         database.write(lambda c: _take_steps(c, database.name), unlimited=True)
+
+
+def rewrite_specs(
+    database: Database, change: Callable[[dict[str, object]], Mapping[str, object] | None]
+) -> dict[str, int]:
+    """Change the stored specs of tasks and supervisors, ended and older ones included.
+
+    It is not a step of a format: an operator runs it, while nothing else uses the database. One
+    transaction changes all of them.
+
+    Args:
+        database: A database in this release's format.
+        change: Returns the changed spec; None: it stays.
+
+    Returns:
+        The number of changed rows, by table.
+
+    Raises:
+        Unavailable: The database does not answer.
+    """
+    return database.write(lambda c: _rewrite(c, change), unlimited=True)
+
+
+def _rewrite(
+    connection: Connection, change: Callable[[dict[str, object]], Mapping[str, object] | None]
+) -> dict[str, int]:
+    counts = {}
+    for table, key in (("penstock_tasks", "id"), ("penstock_supervisors", "id, version")):
+        names = key.split(", ")
+        where = " AND ".join(f"{one} = :{one}" for one in names)
+        rows = connection.execute(text(f"SELECT {key}, payload FROM {table}")).all()  # noqa: S608 - constants
+        changed = []
+        for row in rows:
+            payload = change(orjson.loads(row.payload))
+            if payload is not None:
+                new = orjson.dumps(dict(payload), option=orjson.OPT_SORT_KEYS).decode()
+                changed.append({one: getattr(row, one) for one in names} | {"payload": new})
+        if changed:
+            update_rows = f"UPDATE {table} SET payload = :payload WHERE {where}"  # noqa: S608 - constants
+            connection.execute(text(update_rows), changed)
+        counts[table] = len(changed)
+    return counts
 
 
 def _take_steps(connection: Connection, name: str) -> None:

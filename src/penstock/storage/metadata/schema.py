@@ -92,6 +92,31 @@ segments = Table(
     Column("upgraded_from", Text, nullable=False),
     # A revision that no reader had seen when the row was inserted, or last marked.
     Column("changed_revision", BigInteger, nullable=False),
+    # The publish that wrote the rows, also for a copy; 0 if it was not recorded.
+    Column("publish_id", BigInteger, nullable=False),
+    # As in the payload, 0 if it has none. An index has them with all that sums are grouped by.
+    Column("bytes", BigInteger, nullable=False),
+    Column("row_count", BigInteger, nullable=False),
+)
+
+# Revisions [from, to) at which a segment was used before it was marked unused. At later revisions
+# the row of the segment says it.
+used_periods = Table(
+    "penstock_used_periods",
+    tables,
+    Column("segment_id", Text, primary_key=True),
+    Column("from_revision", BigInteger, primary_key=True),
+    Column("to_revision", BigInteger, nullable=False),
+    Column("datasource", Text, nullable=False),
+)
+
+# The oldest revision whose used segments are known: segments that were used before are killed. The
+# empty name stands for all datasources.
+oldest_revisions = Table(
+    "penstock_oldest_revisions",
+    tables,
+    Column("datasource", Text, primary_key=True),
+    Column("revision", BigInteger, nullable=False),
 )
 
 pending = Table(
@@ -171,6 +196,36 @@ published = Table(
     Column("published_ms", BigInteger, nullable=False),
 )
 
+# One row for each publish, kept longer than `published`: from a segment to its task, and back.
+publishes = Table(
+    "penstock_publishes",
+    tables,
+    Column("id", BigInteger, primary_key=True),
+    Column("datasource", Text, nullable=False),
+    Column("task_id", Text, nullable=False),
+    Column("sequence_name", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    # Empty for a batch task, as the topic, the offsets and the list of segments.
+    Column("supervisor_id", Text, nullable=False),
+    Column("topic_id", Text, nullable=False),
+    Column("start_offsets", Text, nullable=False),
+    Column("end_offsets", Text, nullable=False),
+    Column("counts", Text, nullable=False),
+    Column("segments", Text, nullable=False),
+    Column("published_ms", BigInteger, nullable=False),
+)
+
+# The offsets of each publish of a stream, by stream partition.
+publish_ranges = Table(
+    "penstock_publish_ranges",
+    tables,
+    Column("supervisor_id", Text, primary_key=True),
+    Column("stream_partition", Integer, primary_key=True),
+    Column("start_offset", BigInteger, primary_key=True),
+    Column("publish_id", BigInteger, primary_key=True),
+    Column("end_offset", BigInteger, nullable=False),
+)
+
 leases = Table(
     "penstock_leases",
     tables,
@@ -237,4 +292,37 @@ config = Table(
     Column("name", Text, primary_key=True),
     Column("updated_ms", BigInteger, nullable=False),
     Column("payload", LargeBinary, nullable=False),
+)
+
+# Small tables that statements and flows join by name.
+lookups = Table(
+    "penstock_lookups",
+    tables,
+    Column("name", Text, primary_key=True),
+    # Both numbers only grow, even if a deleted lookup is declared again.
+    Column("spec_version", BigInteger, nullable=False),
+    # Empty: it was deleted.
+    Column("spec", Text, nullable=False),
+    Column("changed_ms", BigInteger, nullable=False),
+    Column("content_version", BigInteger, nullable=False),
+    Column("loaded_ms", BigInteger, nullable=False),
+    Column("row_count", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    # When it is refreshed next; -1: never. The refresh that begins moves it.
+    Column("due_ms", BigInteger, nullable=False),
+    # Failed refreshes since the last one that succeeded; the reason is empty without any.
+    Column("failures", BigInteger, nullable=False),
+    Column("failed_ms", BigInteger, nullable=False),
+    Column("reason", Text, nullable=False),
+    # The principal whose rights each refresh needs; empty: the installation.
+    Column("owner", Text, nullable=False),
+)
+
+# The rows of each lookup, as a Parquet file. Apart, because lists of lookups do not read them.
+lookup_contents = Table(
+    "penstock_lookup_contents",
+    tables,
+    Column("name", Text, primary_key=True),
+    Column("content_version", BigInteger, nullable=False),
+    Column("content", LargeBinary, nullable=False),
 )

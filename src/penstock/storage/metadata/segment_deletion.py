@@ -14,7 +14,7 @@ from sqlalchemy import Connection, delete, or_, select, text
 
 from penstock.core.errors import Unavailable
 from penstock.core.timeline.chunks import OVERWRITE_START
-from penstock.storage.metadata import schema
+from penstock.storage.metadata import schema, segment_history
 from penstock.storage.metadata.rows.segments import KilledSegments
 from penstock.storage.metadata.sql_database import in_batches
 from penstock.storage.metadata.time_chunks import chunk_named, of_chunk
@@ -66,6 +66,7 @@ def kill(connection: Connection, rows: Sequence[SegmentRow]) -> KilledSegments:
     table = schema.segments
     for batch in in_batches([row.id for row in rows]):
         connection.execute(delete(table).where(table.c.id.in_(batch)))
+    segment_history.forget(connection, rows)
     # Numbers of rewrites may be allocated again.
     numbered = [row for row in rows if row.partition_number < OVERWRITE_START]
     if numbered:

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam, delete, select, tru
 
 from penstock.core.interval_index import IntervalIndex
 from penstock.core.intervals import ETERNITY, Interval, condensed
-from penstock.storage.metadata import schema
+from penstock.storage.metadata import schema, segment_history
 from penstock.storage.metadata.allocation import pending_intervals
 from penstock.storage.metadata.chunk_summaries import visible_chunks
 from penstock.storage.metadata.publish.upgrades import read_upgrades
@@ -84,6 +84,19 @@ class Segments:
 
         return self._database.read(work)
 
+    def newest(self, datasource: str) -> SegmentRow | None:
+        """Return the used segment that begins last, of several the one with the highest version."""
+        table = schema.segments
+        order = (table.c.start_ms, table.c.end_ms, table.c.version, table.c.partition_number)
+        query = (
+            select(table)
+            .where(table.c.used, table.c.datasource == datasource)
+            .order_by(*(column.desc() for column in order))
+            .limit(1)
+        )
+        found = self._database.read(lambda c: c.execute(query).first())
+        return None if found is None else SEGMENTS.record(found)
+
     def mark_unused_at(self, chunks: Iterable[tuple[str, Interval]]) -> int:
         """Mark the segments with exactly these intervals unused; return how many were used."""
         wanted = [
@@ -98,7 +111,7 @@ class Segments:
 
         def work(connection: Connection) -> int:
             take_turn(connection)
-            return self._turn(connection, [table.c.used, *mine], wanted, used=False)
+            return self._turn(connection, [table.c.used, *mine], each=wanted, used=False)
 
         return self._database.write(work) if wanted else 0
 
@@ -340,27 +353,39 @@ class Segments:
 
     def _mark(self, connection: Connection, ids: Sequence[str], *, used: bool) -> int:
         table = schema.segments
-        return sum(
-            self._turn(connection, [table.c.id.in_(batch), table.c.used.is_(not used)], used=used)
-            for batch in in_batches(ids)
+        return self._turn(
+            connection,
+            *([table.c.id.in_(batch), table.c.used.is_(not used)] for batch in in_batches(ids)),
+            used=used,
         )
 
     def _turn(
         self,
         connection: Connection,
-        conditions: Sequence[ColumnElement[bool]],
+        *which: Sequence[ColumnElement[bool]],
         each: Sequence[Mapping[str, object]] | None = None,
-        *,
         used: bool,
     ) -> int:
-        """Change the segments that match the conditions; `each` has values of the parameters."""
+        """Change the segments that match any conditions; return how many.
+
+        Args:
+            connection: The connection of a transaction that has taken the turn.
+            which: Conditions of rows that must change; no row matches two of them.
+            each: Values of the parameters in the conditions.
+            used: Whether the rows become used.
+        """
+        new_revision = read_revision(connection)[0] + 1
         values = {
             "used": used,
             "used_changed_ms": self._database.now_ms(),
-            "changed_revision": read_revision(connection)[0] + 1,
+            "changed_revision": new_revision,
         }
-        change = update(schema.segments).where(*conditions).values(values)
-        changed = connection.execute(change, each).rowcount
+        changed = 0
+        for conditions in which:
+            if not used:
+                segment_history.end_periods(connection, conditions, new_revision, each)
+            change = update(schema.segments).where(*conditions).values(values)
+            changed += connection.execute(change, each).rowcount
         if changed:
             raise_revision(connection, segments=True)
         return changed

@@ -20,6 +20,7 @@ from penstock.storage.metadata.rows.publish import CommittedRow
 from penstock.storage.metadata.rows.segments import (
     AnnouncedFile,
     AnnouncedRow,
+    AnnouncedSequence,
     SegmentRow,
     Snapshot,
 )
@@ -54,7 +55,7 @@ def read_snapshot(
         moved = _moved(connection, known) if known is not None else None
         segments = _used_segments(connection, datasource) if moved is None else moved
     return Snapshot(
-        revision, segments_revision, segments, _announced(connection, datasource), datasource
+        revision, segments_revision, segments, read_announced(connection, datasource), datasource
     )
 
 
@@ -105,7 +106,32 @@ def _place(row: SegmentRow) -> tuple[str, Interval, str, int]:
     return row.datasource, row.interval, row.version, row.partition_number
 
 
-def _announced(connection: Connection, datasource: str | None) -> tuple[AnnouncedRow, ...]:
+def read_announced(connection: Connection, datasource: str | None) -> tuple[AnnouncedRow, ...]:
+    """Return the announced files that a snapshot shows, of one datasource or of all."""
+    _, chosen = _candidates(connection, datasource)
+    return tuple(row for one in chosen for row in one.rows)
+
+
+def read_sequences(connection: Connection, datasource: str) -> list[AnnouncedSequence]:
+    """Return all announcements of a datasource, with their offsets."""
+    replicas, chosen = _candidates(connection, datasource)
+    return [
+        AnnouncedSequence(
+            one.rows[0].task_id,
+            one.rows[0].sequence_name,
+            one.reading,
+            tuple(row.file for row in one.rows),
+            any(one is other for other in chosen),
+        )
+        for by_task in replicas
+        for one in by_task
+    ]
+
+
+def _candidates(
+    connection: Connection, datasource: str | None
+) -> tuple[list[list[Candidate]], list[Candidate]]:
+    """Return the announcements of each sequence, and those that a snapshot shows."""
     if datasource is None:
         rows = connection.execute(_ANNOUNCED)
     else:
@@ -120,7 +146,7 @@ def _announced(connection: Connection, datasource: str | None) -> tuple[Announce
         candidate.rows.append(_announced_row(found, roots))
     committed = _committed(connection) if sequences else {}
     replicas = [list(by_task.values()) for by_task in sequences.values()]
-    return tuple(row for chosen in choose(replicas, committed) for row in chosen.rows)
+    return replicas, choose(replicas, committed)
 
 
 def _committed(connection: Connection) -> dict[str, CommittedRow]:

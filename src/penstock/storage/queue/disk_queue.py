@@ -300,6 +300,15 @@ class DiskQueue:
             self._syncer.request().result()
         return written
 
+    def last_append(self, producer: int) -> Mark | None:
+        """Return the sequence number and the first offset of a producer's last append.
+
+        Returns:
+            None if it is not remembered; the offset is -1 after a restart, if only its number was.
+        """
+        with self._log.mutex:
+            return self._log.producers.entry(producer)
+
     def last_sequence(self, producer: int) -> int | None:
         """Return the last sequence number of a producer; None if it is not remembered."""
         with self._log.mutex:

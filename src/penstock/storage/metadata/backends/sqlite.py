@@ -99,6 +99,28 @@ def fold_log_in(path: str) -> None:
         ) from error
 
 
+def erase_old_content(path: str) -> None:
+    """Rewrite a database that nothing else uses, so that no page has content of deleted rows.
+
+    Raises:
+        Unavailable: The disk is full or fails, or another process uses the database.
+    """
+    try:
+        connection = sqlite3.connect(path, isolation_level=None)
+        try:
+            connection.execute("PRAGMA synchronous=FULL")
+            connection.execute("VACUUM")
+            busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise MetadataUnavailable(
+            f"{path} cannot be rewritten: {error}: free space and retry"
+        ) from error
+    if busy:
+        raise MetadataUnavailable(f"{path}: another process keeps it busy: try again later")
+
+
 def is_clash(error: sqlite3.Error) -> bool:
     """Return whether the same transaction may succeed now."""
     return _code(error) in _CLASH

@@ -25,7 +25,9 @@ from penstock.core.errors import InvalidRequest
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.allocation import insert_pending
 from penstock.storage.metadata.announced_files import is_complete
-from penstock.storage.metadata.payloads import dump_offsets, load_offsets
+from penstock.storage.metadata.config_values import find_value, set_value
+from penstock.storage.metadata.payloads import dump, dump_offsets, load, load_offsets
+from penstock.storage.metadata.publish import publish_log
 from penstock.storage.metadata.publish.conflicts import (
     refusal_of_appends,
     refusal_of_basis,
@@ -56,7 +58,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from penstock.storage.metadata.payloads import Offsets
-    from penstock.storage.metadata.rows.publish import PublishRequest
+    from penstock.storage.metadata.rows.publish import QueryBatch
     from penstock.storage.metadata.rows.segments import SegmentRow
 
 
@@ -116,7 +118,7 @@ def publish(connection: Connection, request: PublishRequest, now_ms: int) -> Pub
             "segment id",
         )
     fresh = [row for row in planned.rows if row.id not in taken]
-    insert_segments(connection, fresh, now_ms)
+    _insert(connection, request, fresh, now_ms)
     if request.kind == "append":
         keep_for_replace(connection, request, taken)
     elif request.kind == "replace":
@@ -126,12 +128,27 @@ def publish(connection: Connection, request: PublishRequest, now_ms: int) -> Pub
         advance(connection, request, now_ms)
     if request.sequence_name:
         remember_published(connection, request, now_ms)
+    if request.batch is not None:
+        remember_batch(connection, request, request.batch, now_ms)
     shown = clear_sequence(connection, request)
     if fresh or shown or moves:
         raise_revision(connection, segments=bool(fresh))
     return PublishOutcome(
         ok=True, inserted=tuple(row.id for row in fresh), upgraded=tuple(planned.upgraded_rows)
     )
+
+
+def _insert(
+    connection: Connection, request: PublishRequest, fresh: Sequence[SegmentRow], now_ms: int
+) -> None:
+    """Insert the segments, and record the publish unless it changes nothing."""
+    if not fresh and request.supervisor_id is None:
+        return
+    publish_id = publish_log.next_id(connection)
+    writers = publish_log.writers_of(connection, fresh, publish_id)
+    insert_segments(connection, fresh, writers, now_ms)
+    written = [name for name, writer in writers.items() if writer == publish_id]
+    publish_log.record(connection, request, publish_id, written, now_ms)
 
 
 def _plan(connection: Connection, request: PublishRequest, now_ms: int) -> Replacement | str:
@@ -209,6 +226,10 @@ def _refusal(connection: Connection, request: PublishRequest) -> PublishOutcome 
         return PublishOutcome(
             ok=False, reason=f"task {request.task_id!r} has ended: it can no longer publish"
         )
+    if request.batch is not None:
+        refusal = _refusal_of_batch(connection, request.datasource, request.batch)
+        if refusal is not None:
+            return refusal
     if request.supervisor_id is None:
         return refusal_of_rewrites(connection, request) or refusal_of_basis(connection, request)
     return _refusal_of_offsets(connection, request, request.supervisor_id)
@@ -245,6 +266,46 @@ def _refusal_of_offsets(
         reason=f"{place} is behind the last committed {committed}: it has already been updated "
         f"{whose}",
     )
+
+
+def _refusal_of_batch(
+    connection: Connection, datasource: str, batch: QueryBatch
+) -> PublishOutcome | None:
+    """Return why a batch of a streaming query is not published, None if it may be.
+
+    Spark repeats only the last batch. One before that comes from an older copy of the query's
+    checkpoint, and may have other rows than the batch that was published with its number.
+    """
+    found = find_value(connection, _batch_name(datasource, batch))
+    last = None if found is None else load(found.decode())
+    if last is None or int(str(last["batch"])) < batch.batch_id:
+        return None
+    what = f"batch {batch.batch_id} of the Spark query {batch.query_id}"
+    if last["batch"] == batch.batch_id:
+        return PublishOutcome(
+            ok=False,
+            already_published=True,
+            reason=f"{what} was published before, by task {last['task']}",
+            earlier_task=str(last["task"]),
+        )
+    return PublishOutcome(
+        ok=False,
+        reason=f"{what} is before its batch {last['batch']}, which is published in {datasource}:"
+        " the query's checkpoint is older than the datasource; begin with a new checkpoint, from"
+        " the first rows that are missing",
+    )
+
+
+def remember_batch(
+    connection: Connection, request: PublishRequest, batch: QueryBatch, now_ms: int
+) -> None:
+    """Record the last batch of a streaming query, for ever: a query may stop for long."""
+    value = dump({"batch": batch.batch_id, "task": request.task_id}).encode()
+    set_value(connection, _batch_name(request.datasource, batch), value, now_ms)
+
+
+def _batch_name(datasource: str, batch: QueryBatch) -> str:
+    return f"sparkQuery/{batch.query_id}/{datasource}"
 
 
 # A published sequence is remembered this long, and longer while an earlier task is active.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 from sqlalchemy import Connection, bindparam, insert, select
 
+from penstock.core.whole_numbers import is_int64
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.chunk_summaries import chunks_of, enclosing_interval, not_hidden
 from penstock.storage.metadata.revision import read_revision
@@ -46,17 +47,26 @@ def existing_ids(connection: Connection, ids: Sequence[str]) -> set[str]:
     return found
 
 
-def insert_segments(connection: Connection, rows: Sequence[SegmentRow], now_ms: int) -> None:
-    """Insert rows in one batch."""
+def insert_segments(
+    connection: Connection, rows: Sequence[SegmentRow], writers: Mapping[str, int], now_ms: int
+) -> None:
+    """Insert rows in one batch; `writers` has the publish that wrote each."""
     if not rows:
         return
     changed_revision = read_revision(connection)[0] + 1
     values = [SEGMENTS.values(row) for row in rows]
-    for one in values:
+    for one, row in zip(values, rows, strict=True):
+        one["bytes"], one["row_count"] = _number(row, "size"), _number(row, "totalRows")
         one["created_ms"] = one["created_ms"] or now_ms
         one["used_changed_ms"] = now_ms
         one["changed_revision"] = changed_revision
+        one["publish_id"] = writers[str(one["id"])]
     connection.execute(insert(schema.segments), values)
+
+
+def _number(row: SegmentRow, field: str) -> int:
+    found = row.payload.get(field)
+    return found if is_int64(found) else 0
 
 
 def hidden_by_each_other(rows: Iterable[SegmentRow]) -> list[SegmentRow]:

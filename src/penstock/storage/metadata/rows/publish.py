@@ -62,6 +62,13 @@ class PublishBasis:
     hidden: Collection[str] = ()
 
 
+class QueryBatch(NamedTuple):
+    """A batch of a streaming query of Spark, which is published only once."""
+
+    query_id: str
+    batch_id: int
+
+
 @dataclass(frozen=True, slots=True)
 class PublishRequest:
     """Segments of one datasource and, for a stream, the offsets that they contain.
@@ -86,6 +93,8 @@ class PublishRequest:
             existing segments.
         overwritten: Ids of the segments that those of `segments` with an overwriting partition
             number rewrite: both have the same version and the same root numbers.
+        batch: The batch of a streaming query that the segments are. If it is the query's last one
+            in the datasource, it is already published; one before that is refused.
     """
 
     task_id: str
@@ -101,6 +110,7 @@ class PublishRequest:
     covering: Mapping[str, ReplaceLock] = field(default_factory=dict)
     basis: PublishBasis | None = None
     overwritten: Collection[str] = ()
+    batch: QueryBatch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +122,8 @@ class PublishOutcome:
         appending tasks that a replace created.
     retryable: nothing changed; an earlier sequence must publish first, so retry later.
     already_published: nothing changed; this sequence, with the same start and end, was committed
-        before, by a replica or by this task before it was killed. Its rows are stored.
+        before, by a replica or by this task before it was killed. Its rows are stored. If another
+        task published this batch of a query, `earlier_task` is its id.
     Neither: refused permanently; nothing changed. `outdated_by` are then segments that became
         hidden, or visible again, after the task had listed them as its basis.
     """
@@ -124,3 +135,62 @@ class PublishOutcome:
     inserted: tuple[str, ...] = ()
     upgraded: tuple[PendingRow, ...] = ()
     outdated_by: tuple[str, ...] = ()
+    earlier_task: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishRecord:
+    """One publish, as the log of publishes keeps it.
+
+    Attributes:
+        id: Its number; a later publish has a larger one.
+        datasource: The datasource of its segments.
+        task_id: The task that published.
+        sequence_name: The sequence of a streaming task; the id of a batch task.
+        kind: How the segments relate to those of other tasks.
+        supervisor_id: The supervisor of a streaming task, else empty.
+        topic_id: The id of the topic of the offsets; empty if unknown.
+        start_offsets: Start of the sequence by stream partition, empty for a batch task.
+        end_offsets: Exclusive end of the sequence.
+        counts: The rows that the publish added to the supervisor's sums.
+        segments: Ids of the segments of a sequence, also of those that were deleted since; empty
+            for a batch task.
+        published_ms: When it was committed.
+    """
+
+    id: int
+    datasource: str
+    task_id: str
+    sequence_name: str
+    kind: str
+    supervisor_id: str
+    topic_id: str
+    start_offsets: Offsets
+    end_offsets: Offsets
+    counts: CountsRow
+    segments: tuple[str, ...]
+    published_ms: int
+
+
+class WrittenSegment(NamedTuple):
+    """Segment that names a publish.
+
+    Attributes:
+        id: Its id.
+        start_ms: Start of its interval.
+        end_ms: End of its interval.
+        version: Its version.
+        partition_number: Its number in the time chunk.
+        bytes: Its size.
+        row_count: Its rows.
+        used: Whether it is in use.
+    """
+
+    id: str
+    start_ms: int
+    end_ms: int
+    version: str
+    partition_number: int
+    bytes: int
+    row_count: int
+    used: bool

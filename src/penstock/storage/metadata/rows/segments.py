@@ -10,6 +10,8 @@ import msgspec
 from penstock.core.intervals import format_time
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from penstock.core.intervals import Interval
     from penstock.storage.metadata.payloads import JsonObject, Offsets
 
@@ -52,6 +54,52 @@ class SegmentText(NamedTuple):
     payload: str
 
 
+class ListedSegment(NamedTuple):
+    """A used segment in a list of very many, with its payload unparsed, or empty.
+
+    Attributes:
+        bytes: Its size.
+        row_count: Number of its rows.
+    """
+
+    id: str
+    datasource: str
+    start_ms: int
+    end_ms: int
+    version: str
+    partition_number: int
+    bytes: int
+    row_count: int
+    payload: str
+
+
+class SegmentGroup(NamedTuple):
+    """Sums over the segments of one interval and version, those in use or those not in use.
+
+    Attributes:
+        start_ms: Start of the interval.
+        end_ms: End of the interval.
+        version: The version.
+        used: Whether they are in use.
+        segments: Number of segments.
+        bytes: Sum of their sizes.
+        rows: Sum of their rows.
+        is_complete: Whether all core partitions exist, as far as the columns say.
+        is_special: Whether only the payloads say what is visible: a segment rewrites others of its
+            version, or does not record the number of core partitions.
+    """
+
+    start_ms: int
+    end_ms: int
+    version: str
+    used: bool
+    segments: int
+    bytes: int
+    rows: int
+    is_complete: bool
+    is_special: bool
+
+
 @dataclass(frozen=True, slots=True)
 class IntervalCount:
     """An interval and the number of used segments of a datasource in it."""
@@ -81,11 +129,32 @@ class SegmentTotals:
         interval: From the earliest start to the latest end.
         count: Number of segments.
         bytes: Sum of their sizes.
+        rows: Sum of their rows.
+        newest_ms: When the last one was created, in epoch milliseconds; 0 if not asked for.
     """
 
     interval: Interval
     count: int
     bytes: int
+    rows: int = 0
+    newest_ms: int = 0
+
+
+class NewestData(NamedTuple):
+    """How new the data of datasources is, by their names. Times are in milliseconds.
+
+    Attributes:
+        revision: The revision at which segments last changed.
+        used: Number of used segments, and the end of the newest one: that with the latest start,
+            and the latest end among those; None: as at the revision that was given.
+        published: Time at which the newest used segment was inserted; 0 if none is used.
+        running: Newest `__time` in announced files.
+    """
+
+    revision: int
+    used: Mapping[str, tuple[int, int]] | None
+    published: Mapping[str, int]
+    running: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +209,25 @@ class AnnouncedRow:
     datasource: str
     sequence_name: str
     file: AnnouncedFile
+
+
+@dataclass(frozen=True, slots=True)
+class AnnouncedSequence:
+    """The files that one task announces for one sequence.
+
+    Attributes:
+        task_id: The task.
+        sequence_name: The sequence.
+        reading: The offsets of their events, None if unknown.
+        files: The files.
+        is_shown: Whether queries read them: of replicas, one is shown.
+    """
+
+    task_id: str
+    sequence_name: str
+    reading: AnnouncedOffsets | None
+    files: tuple[AnnouncedFile, ...]
+    is_shown: bool
 
 
 @dataclass(frozen=True, slots=True)

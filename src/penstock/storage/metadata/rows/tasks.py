@@ -59,6 +59,8 @@ class TaskFilter:
         type: Only tasks of this type.
         created_from_ms: Only tasks created at this time or later.
         created_before_ms: Only tasks created before this time.
+        ended_from_ms: Only tasks that ended at this time or later.
+        contains: Only tasks whose id or datasource contains this text; letter case does not matter.
     """
 
     active: bool | None = None
@@ -67,6 +69,8 @@ class TaskFilter:
     type: str | None = None
     created_from_ms: int | None = None
     created_before_ms: int | None = None
+    ended_from_ms: int | None = None
+    contains: str = ""
 
 
 class LockRow(msgspec.Struct, frozen=True, gc=False):

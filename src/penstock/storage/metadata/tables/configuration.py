@@ -14,9 +14,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, insert, select
 
 from penstock.storage.metadata import schema
+from penstock.storage.metadata.config_values import find_value, set_value
 from penstock.storage.metadata.payloads import JsonObject
 from penstock.storage.metadata.revision import take_turn
 from penstock.storage.metadata.row_mapper import AUDIT, RULES
@@ -83,7 +84,13 @@ class DynamicConfig:
 
     def get(self, name: str) -> bytes | None:
         """Return the value of a name, None if it was never set."""
-        return self._database.read(lambda c: _find(c, name))
+        return self._database.read(lambda c: find_value(c, name))
+
+    def names(self, prefix: str) -> list[str]:
+        """Return the names that begin with a prefix, in no order."""
+        name = schema.config.c.name
+        query = select(name).where(name.startswith(prefix, autoescape=True))
+        return self._database.read(lambda c: list(c.execute(query).scalars()))
 
     def compare_and_set(
         self, name: str, old: bytes | None, new: bytes, *, entry: AuditRow | None = None
@@ -102,26 +109,15 @@ class DynamicConfig:
 
         def work(connection: Connection) -> bool:
             take_turn(connection)
-            found = _find(connection, name)
-            if found != old:
+            if find_value(connection, name) != old:
                 return False
-            table, now_ms = schema.config, self._database.now_ms()
-            values = {"updated_ms": now_ms, "payload": new}
-            if found is None:
-                connection.execute(insert(table).values(name=name, **values))
-            else:
-                connection.execute(update(table).where(table.c.name == name).values(values))
+            now_ms = self._database.now_ms()
+            set_value(connection, name, new, now_ms)
             if entry is not None:
                 add_entry(connection, replace(entry, created_ms=now_ms))
             return True
 
         return self._database.write(work)
-
-
-def _find(connection: Connection, name: str) -> bytes | None:
-    table = schema.config
-    found = connection.execute(select(table.c.payload).where(table.c.name == name)).scalar()
-    return None if found is None else bytes(found)
 
 
 DEFAULT_RULES: Final = "_default"

@@ -86,6 +86,19 @@ class SupervisorTable:
         """Return the current version of each supervisor that was not terminated, by id."""
         return self._last_versions(~schema.supervisors.c.tombstone)
 
+    def terminated(self, limit: int) -> Sequence[SupervisorRow]:
+        """Return the tombstones of terminated supervisors, with their last specs, newest first.
+
+        Args:
+            limit: Most supervisors.
+        """
+        table = schema.supervisors
+        query = (
+            _last_rows().where(table.c.tombstone).order_by(table.c.created_ms.desc(), table.c.id)
+        )
+        newest = query.limit(limit)
+        return self._database.read(lambda c: [SUPERVISORS.record(row) for row in c.execute(newest)])
+
     def unreleased(self) -> Sequence[SupervisorRow]:
         """Return the tombstone of each supervisor that was terminated and not released, by id."""
         table = schema.supervisors

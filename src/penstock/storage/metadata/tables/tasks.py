@@ -11,6 +11,7 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    or_,
     select,
     update,
 )
@@ -265,4 +266,12 @@ def _conditions(wanted: TaskFilter) -> list[ColumnElement[bool]]:
         conditions.append(table.c.created_ms >= wanted.created_from_ms)
     if wanted.created_before_ms is not None:
         conditions.append(table.c.created_ms < wanted.created_before_ms)
+    if wanted.ended_from_ms is not None:
+        conditions += [~table.c.active, table.c.updated_ms >= wanted.ended_from_ms]
+    if wanted.contains:
+        named = (
+            column.icontains(wanted.contains, autoescape=True)
+            for column in (table.c.id, table.c.datasource)
+        )
+        conditions.append(or_(*named))
     return conditions

@@ -1,0 +1,1 @@
+"""Datasources as Delta tables: logs over the files of segments."""

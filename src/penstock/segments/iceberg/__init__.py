@@ -1,0 +1,1 @@
+"""Datasources as Apache Iceberg tables: schema, manifests, metadata and scan filters. No HTTP."""

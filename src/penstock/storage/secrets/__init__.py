@@ -1,0 +1,1 @@
+"""Secrets of an installation: sealed on this host, or where its operator keeps them."""
