@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from penstock.broker.options import BrokerOptions
     from penstock.broker.publish_admission import ByteBudget
     from penstock.broker.publisher import MessagePublisher
+    from penstock.broker.redrive.redriver import Redriver
     from penstock.broker.topics.channel_changes import ChannelChanges
     from penstock.broker.topics.topic_changes import TopicChanges
     from penstock.broker.topics.topic_registry import Topics
+    from penstock.core.access.access_control import AccessControl
     from penstock.core.clock import Clock
 
 
@@ -36,9 +38,11 @@ class Broker:
         changes: Creates, changes and deletes topics.
         channel_changes: Creates, pauses and deletes channels.
         publisher: Appends messages.
+        redriver: Publishes dead letters again.
         budget: Memory budget of publish bodies.
         memory: Memory budget of everything else.
         clock: Its clock.
+        access: Decides who may do what.
         started_ms: Start time, epoch ms.
         http_port: The bound port.
         https_port: The bound port of HTTP under TLS; 0: it is not served.
@@ -56,9 +60,11 @@ class Broker:
     changes: TopicChanges
     channel_changes: ChannelChanges
     publisher: MessagePublisher
+    redriver: Redriver
     budget: ByteBudget
     memory: MemoryBudget
     clock: Clock
+    access: AccessControl
     started_ms: int
     http_port: int = 0
     https_port: int = 0

@@ -15,6 +15,7 @@ from __future__ import annotations
 import http.client
 import select
 import socket
+import ssl
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Self
@@ -23,8 +24,17 @@ from urllib.parse import urlencode, urlsplit
 import orjson
 
 from penstock.broker.message_bodies import encode_binary
-from penstock.core.errors import Dependency, InvalidRequest, NotReachable, PenstockError
+from penstock.core.bearer import Bearer, authorization
+from penstock.core.errors import (
+    Dependency,
+    InvalidRequest,
+    NotReachable,
+    PenstockError,
+    Unauthenticated,
+    Unavailable,
+)
 from penstock.core.http_errors import ClientRemedies, detail_of, error_of_answer
+from penstock.core.tls_trust import TRUST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,9 +51,11 @@ class Requests:
 
     Args:
         base_url: URL such as ``http://127.0.0.1:4151``.
-        token: Bearer token, if the broker requires one.
+        token: Bearer token, if the broker requires one; a function returns that of each request.
         timeout_s: Limit for connecting and for each read of an answer.
         remedies: Remedies in errors, in the terms of the caller's user.
+        tls: TLS context for `https://`; None: that of this process.
+        role: Role of the server, which its certificate must not contradict; empty: any.
 
     Raises:
         InvalidRequest: The URL is not an HTTP URL.
@@ -52,20 +64,25 @@ class Requests:
     def __init__(
         self,
         base_url: str,
-        token: str | None,
+        token: Bearer,
         timeout_s: float,
         remedies: ClientRemedies = _ARGUMENTS,
+        tls: ssl.SSLContext | None = None,
+        role: str = "",
     ) -> None:
         address = urlsplit(base_url)
-        if address.scheme != "http" or not address.hostname:
+        if address.scheme not in {"http", "https"} or not address.hostname:
             raise InvalidRequest(f"invalid broker address {base_url!r}: write http://host:port")
+        self._is_tls = address.scheme == "https"
+        self._tls = tls
+        self._role = role
         self._base_url = base_url
         self._timeout_s = timeout_s
         self._remedies = remedies
         self._connection = http.client.HTTPConnection(
-            address.hostname, address.port or 80, timeout=timeout_s
+            address.hostname, address.port or (443 if self._is_tls else 80), timeout=timeout_s
         )
-        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._token = token
 
     def close(self) -> None:
         """Close the connection; the next request opens a new one."""
@@ -116,7 +133,7 @@ class Requests:
         connection = self._connection
         self._connect().settimeout(self._timeout_s + wait_s)
         try:
-            connection.request(method, target, body, self._headers)
+            connection.request(method, target, body, authorization(self._token))
         except (BrokenPipeError, ConnectionResetError):
             # The broker may have refused the body while it was being sent: read its answer.
             if body is None:
@@ -126,7 +143,7 @@ class Requests:
         if response.status != HTTPStatus.OK:
             request = f"{method} {self._base_url}{target}"
             detail = detail_of(response.headers)
-            raise error_of_answer(
+            error = error_of_answer(
                 response.status,
                 answer,
                 request,
@@ -134,6 +151,10 @@ class Requests:
                 remedies=self._remedies,
                 server=Dependency.BROKER,
             )
+            if isinstance(error, Unauthenticated) and callable(self._token):
+                # The next request has another token.
+                raise Unavailable(str(error), dependency=Dependency.BROKER)
+            raise error
         return response.headers, answer
 
     def _connect(self) -> socket.socket:
@@ -144,10 +165,25 @@ class Requests:
             connection.close()
             sock = socket.create_connection((connection.host, connection.port), self._timeout_s)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._is_tls:
+                sock = self._secured(sock)
             connection.sock = sock
         return sock
 
+    def _secured(self, plain: socket.socket) -> ssl.SSLSocket:
+        try:
+            tls = TRUST.context(self._role) if self._tls is None else self._tls
+            return tls.wrap_socket(plain, server_hostname=self._connection.host)
+        except BaseException:
+            plain.close()
+            raise
+
     def _no_answer(self, error: Exception) -> NotReachable:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return NotReachable(
+                f"the broker at {self._base_url} {TRUST.remedy(error)}",
+                dependency=Dependency.BROKER,
+            )
         what = str(error) or type(error).__name__
         return NotReachable(
             f"the broker at {self._base_url} does not answer ({what}): check that it runs there",
@@ -205,9 +241,11 @@ class BrokerClient:
 
     Args:
         base_url: URL such as ``http://127.0.0.1:4151``.
-        token: Bearer token, if the broker requires one.
+        token: Bearer token, if the broker requires one; a function returns that of each request.
         timeout_s: Limit for connecting and for each read of an answer (long polls add their wait).
         remedies: Remedies in errors, in the terms of the caller's user.
+        tls: TLS context for `https://`; None: that of this process.
+        role: Role of the server, which its certificate must not contradict; empty: any.
 
     Raises:
         InvalidRequest: The URL is not an HTTP URL.
@@ -217,12 +255,14 @@ class BrokerClient:
         self,
         base_url: str,
         *,
-        token: str | None = None,
+        token: Bearer = None,
         timeout_s: float = 30.0,
         remedies: ClientRemedies = _ARGUMENTS,
+        tls: ssl.SSLContext | None = None,
+        role: str = "",
     ) -> None:
         self.base_url = base_url
-        self._requests = Requests(base_url, token, timeout_s, remedies)
+        self._requests = Requests(base_url, token, timeout_s, remedies, tls, role)
 
     def __enter__(self) -> Self:
         return self
@@ -247,7 +287,7 @@ class BrokerClient:
         key: str | None = None,
         durable: bool = False,
         producer: tuple[str, int] | None = None,
-    ) -> None:
+    ) -> tuple[int, int] | None:
         """Publish a batch to one stream partition, completely or not at all.
 
         Args:
@@ -260,12 +300,15 @@ class BrokerClient:
                 may be repeated after any failure, and the batch is stored once. A producer has at
                 most one publish to a stream partition under way.
 
+        Returns:
+            The stream partition, and the offset of the first message; None: unknown.
+
         Raises:
             InvalidRequest: The broker refuses the batch permanently.
             Unavailable: The disk is full, there is no answer, or the connection broke: the batch
                 may or may not have been stored.
         """
-        self.publish_encoded(
+        return self.publish_encoded(
             topic,
             encode_binary(messages),
             partition=partition,
@@ -284,10 +327,10 @@ class BrokerClient:
         key: str | None = None,
         durable: bool = False,
         producer: tuple[str, int] | None = None,
-    ) -> None:
+    ) -> tuple[int, int] | None:
         """Publish an already encoded body: binary, or one message per line.
 
-        Args and Raises as in `publish`.
+        Args, Returns and Raises as in `publish`.
         """
         parameters: dict[str, str | int] = {"topic": topic}
         if binary:
@@ -300,7 +343,31 @@ class BrokerClient:
             parameters["durable"] = 1
         if producer is not None:
             parameters["producer"], parameters["sequence"] = producer
-        self._requests.ask("POST", "/mpub", parameters, body)
+        headers, _ = self._requests.ask("POST", "/mpub", parameters, body)
+        found = headers.get("x-penstock-partition"), headers.get("x-penstock-offset")
+        if found[0] is None or found[1] is None:
+            return None
+        if not (found[0].isdecimal() and found[1].isdecimal()):
+            return None
+        return int(found[0]), int(found[1])
+
+    def publish_numbered(self, topic: str, body: bytes, producer: tuple[str, int]) -> bool:
+        """Publish an encoded binary batch of a producer durably.
+
+        Args:
+            topic: The topic; created if it does not exist.
+            body: The batch.
+            producer: A name and a sequence number, as in `publish`.
+
+        Returns:
+            Whether the broker had stored this batch before. Then it stored nothing now.
+
+        Raises: As in `publish`.
+        """
+        parameters: dict[str, str | int] = {"topic": topic, "binary": "true", "durable": 1}
+        parameters |= {"producer": producer[0], "sequence": producer[1]}
+        headers, _ = self._requests.ask("POST", "/mpub", parameters, body)
+        return headers.get("x-penstock-repeated") is not None
 
     def create_topic(self, topic: str, partitions: int | None = None) -> None:
         """Create a topic; no effect if it exists with as many stream partitions.
@@ -333,6 +400,7 @@ class BrokerClient:
         offset: int | None = None,
         count: int | None = None,
         state: str | None = None,
+        more: Mapping[str, str | int | None] | None = None,
     ) -> dict[str, object]:
         """Return the document of ``/peek``: messages, which are not consumed.
 
@@ -344,13 +412,15 @@ class BrokerClient:
             offset: First offset.
             count: Maximum number of messages.
             state: Only messages that are ``in_flight``, ``deferred`` or ``requeued``.
+            more: The parameters ``timestamp``, ``contains``, ``json_path`` and ``equals``.
 
         Raises:
             InvalidRequest: The stream partition or the state does not exist.
             NotFound: The topic or channel does not exist, or the offset was deleted.
             Unavailable: The broker does not answer.
         """
-        wanted = {"channel": channel, "offset": offset, "count": count, "state": state}
+        wanted: dict[str, str | int | None] = {"channel": channel, "offset": offset}
+        wanted |= {"count": count, "state": state, **(more or {})}
         parameters: dict[str, str | int] = {"topic": topic, "partition": partition}
         parameters |= {name: value for name, value in wanted.items() if value is not None}
         document: dict[str, object] = orjson.loads(

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-_LARGE_BYTES: Final = 1 << 16  # smaller ones are bounded by the number of connections
+LARGE_BODY_BYTES: Final = 1 << 16
+"""Size above which a body needs memory of the budget; the connections bound smaller ones."""
 
 
 class ByteBudget:
@@ -153,7 +154,7 @@ class BodyMemory:
         if self._holding is not None and (is_another or not wanted_bytes):
             self.close()
             changed = True
-        if self._holding is None and wanted_bytes > _LARGE_BYTES:
+        if self._holding is None and wanted_bytes > LARGE_BODY_BYTES:
             # The task begins in a later iteration of the loop.
             self._holding = start_job("body room", self._hold(reader, wanted_bytes))
             self.is_awaited = changed = True

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from penstock.broker.topic_names import is_ephemeral
 from penstock.broker.topics.placement import ANYWHERE, PublishPlacement, require_partition
 from penstock.core.errors import Full, Unavailable
+from penstock.storage.queue.disk_queue import DiskQueue
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator, Sequence
@@ -33,10 +34,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PublishReceipt:
-    """Result of a publish; `repeated` if the producer's publish had been stored before."""
+    """Result of a publish.
+
+    Attributes:
+        partition: Stream partition.
+        repeated: Whether the producer's publish had been stored before.
+        offset: Offset of its first message; None: unknown.
+    """
 
     partition: int
     repeated: bool = False
+    offset: int | None = None
 
 
 _Gathered = list[tuple[bytes, "asyncio.Future[None]"]]
@@ -124,7 +132,8 @@ class MessagePublisher:
             self._failure = str(error)
             raise
         self._failure = None
-        return PublishReceipt(partition, repeated=not added)
+        offset = _offset_of(topic, partition, placement, len(messages), repeated=not added)
+        return PublishReceipt(partition, repeated=not added, offset=offset)
 
     async def append_one(
         self, topic: Topic, message: bytes, placement: PublishPlacement
@@ -180,6 +189,22 @@ class MessagePublisher:
             _complete(left, failure)  # the remaining ones, if the loop raised at one
         if failure is not None and not isinstance(failure, Exception):
             raise failure
+
+
+def _offset_of(
+    topic: Topic, partition: int, placement: PublishPlacement, count: int, *, repeated: bool
+) -> int | None:
+    """Return the offset of the first message of the last publish; None: unknown."""
+    queue = topic.queue(partition)
+    if not isinstance(queue, DiskQueue):
+        return None
+    if not repeated:
+        return queue.latest - count
+    producer = placement.producer
+    last = None if producer is None else queue.last_append(producer.number)
+    if producer is None or last is None or last[0] != producer.sequence or last[1] < 0:
+        return None
+    return last[1]
 
 
 def _complete(

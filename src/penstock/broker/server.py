@@ -34,8 +34,9 @@ from penstock.broker.maintenance import SizeBounds, retention_rounds, sync_lefto
 from penstock.broker.memory.memory_budget import MemoryBudget
 from penstock.broker.publish_admission import ByteBudget
 from penstock.broker.publisher import DeadLetterTopics, MessagePublisher
+from penstock.broker.redrive.redriver import Redriver
 from penstock.broker.security.auth_servers import AuthServers
-from penstock.broker.security.tls import server_context
+from penstock.broker.security.tls import ServerTls
 from penstock.broker.statistics.lookup_documents import identity
 from penstock.broker.tcp.listeners import (
     bind_listener,
@@ -46,6 +47,7 @@ from penstock.broker.tcp.server import TcpServer
 from penstock.broker.topics.channel_changes import ChannelChanges
 from penstock.broker.topics.topic_changes import TopicChanges
 from penstock.broker.topics.topic_registry import Topics
+from penstock.core.access.access_control import AccessControl
 from penstock.core.async_http_client import AsyncHttpClient
 from penstock.core.clock import SystemClock
 from penstock.core.disk_space import DiskSpace
@@ -60,7 +62,7 @@ from penstock.storage.disk import OsFileSystem
 from penstock.storage.queue.disk_queue import DiskQueueOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from penstock.broker.options import BrokerOptions
     from penstock.broker.security.auth_servers import AuthOptions
@@ -80,9 +82,11 @@ class BrokerServer:
         queue_options: For every stream partition; the retention of `options` applies.
         fs: The file system.
         clock: The clock, except for network timeouts, which use the event loop's.
+        access: Decides who may do what; None: this user on this host, or the token of the options.
         free_bytes: Returns the free disk space; of the folder's disk by default.
-        listener: A bound socket for HTTP instead of the options' address; closed at the stop.
-        tcp_listener: A bound socket for NSQ's TCP protocol.
+        listeners: Bound sockets instead of the options' addresses, for HTTP and then for NSQ's TCP
+            protocol; closed at the stop.
+        tls: TLS of this process, whose files the caller checks; None: the broker has its own.
     """
 
     def __init__(
@@ -92,9 +96,10 @@ class BrokerServer:
         *,
         fs: FileSystem | None = None,
         clock: Clock | None = None,
+        access: AccessControl | None = None,
         free_bytes: Callable[[], int] | None = None,
-        listener: socket.socket | None = None,
-        tcp_listener: socket.socket | None = None,
+        listeners: Sequence[socket.socket] = (),
+        tls: ServerTls | None = None,
     ) -> None:
         self.options = options
         self._queue_options = replace(
@@ -104,10 +109,13 @@ class BrokerServer:
         )
         self._fs = fs or OsFileSystem()
         self._clock = clock or SystemClock()
+        self._access = access or AccessControl(
+            None, self._clock, shared_token=(options.token or "").encode()
+        )
         self._free_bytes = free_bytes or (lambda: shutil.disk_usage(options.folder).free)
-        self._listener = listener
+        self._listener, self._tcp_listener = (*listeners, None, None)[:2]
         self._broker: Broker | None = None
-        self._tcp_listener = tcp_listener
+        self._tls = tls
         self._servers: _Servers | None = None
         self._retention: asyncio.Task[None] | None = None
         self._syncing: asyncio.Task[None] | None = None
@@ -139,7 +147,7 @@ class BrokerServer:
             Unavailable: The port is taken.
         """
         self._servers = servers = _Servers(
-            self.options, self._clock, self._listener, self._tcp_listener
+            self.options, self._clock, self._listener, self._tcp_listener, self._tls
         )
         try:
             self._broker = broker = self._compose()
@@ -255,15 +263,19 @@ class BrokerServer:
             topics, changes, disk_space, bounds, options.default_partitions
         )
         dead_letters.publisher = publisher
+        redriver = Redriver(topics, changes, publisher, options.channels, self._fs, self._clock)
+        redriver.recover()
         return Broker(
             options=options,
             topics=topics,
             changes=changes,
             channel_changes=ChannelChanges(topics, changes),
             publisher=publisher,
+            redriver=redriver,
             budget=ByteBudget(inflight_bytes, options.admission_timeout_ms / _SECOND_MS),
             memory=memory,
             clock=self._clock,
+            access=self._access,
             started_ms=self._clock.now_ms(),
             guard=HttpGuard(_host_policy(options), self._clock),
         )
@@ -297,6 +309,7 @@ class _Servers:
         clock: Its clock.
         listener: A bound socket for HTTP instead of the options' address.
         tcp_listener: A bound socket for NSQ's TCP protocol.
+        tls: TLS of the process; None: by the options.
     """
 
     def __init__(
@@ -305,6 +318,7 @@ class _Servers:
         clock: Clock,
         listener: socket.socket | None,
         tcp_listener: socket.socket | None,
+        tls: ServerTls | None,
     ) -> None:
         self._options = options
         self._clock = clock
@@ -317,7 +331,8 @@ class _Servers:
             enter = sockets.enter_context
             self._http = enter(listener or bind_listener(options.host, options.http_port))
             self._tcp: list[socket.socket] = [] if tcp_listener is None else [enter(tcp_listener)]
-            self._tls = server_context(options.tls)
+            self._own_tls = ServerTls.of(options.tls, clock) if tls is None else None
+            self._tls = tls or self._own_tls
             if not self._tcp and options.tcp_port is not None:
                 self._tcp.append(enter(bind_listener(options.host, options.tcp_port)))
             self._https: socket.socket | None = None
@@ -335,13 +350,16 @@ class _Servers:
     async def start(self, broker: Broker) -> None:
         """Start all servers."""
         timeout_ms = self._options.stop_timeout_ms
+        if self._own_tls is not None:
+            self._own_tls.start()
         broker.http_port = self._http.getsockname()[1]
         if self._https is not None:
             broker.https_port = self._https.getsockname()[1]
-            app = BrokerHttpApp(broker, secure=True)
+            app = BrokerHttpApp(broker)
             https = ServedHttp(app, self._https, timeout_ms, broker.guard, self._tls)
             await self._start(https)
-        await self._start(ServedHttp(BrokerHttpApp(broker), self._http, timeout_ms, broker.guard))
+        served = (BrokerHttpApp(broker), self._http, timeout_ms, broker.guard, self._tls)
+        await self._start(ServedHttp(*served, accepts_plain=True))
         if self._tcp:
             if self._tcp[0].family != socket.AF_UNIX:
                 broker.tcp_port = self._tcp[0].getsockname()[1]
@@ -360,6 +378,8 @@ class _Servers:
             while self._served:
                 await self._served.pop().stop()
         finally:
+            if self._own_tls is not None:
+                self._own_tls.stop()
             self._sockets.close()
             if self._options.tcp_socket is not None:
                 remove_unix_listener(self._options.tcp_socket)
@@ -400,6 +420,7 @@ def run_broker(
     options: BrokerOptions,
     queue_options: DiskQueueOptions | None = None,
     *,
+    access: AccessControl | None = None,
     on_ready: Callable[[BrokerServer], None] | None = None,
     listener: socket.socket | None = None,
 ) -> None:
@@ -408,6 +429,7 @@ def run_broker(
     Args:
         options: Options of the broker.
         queue_options: For every stream partition.
+        access: Decides who may do what; None: this user on this host, or the token of the options.
         on_ready: Called once the broker serves.
         listener: A bound socket for HTTP instead of the options' address.
 
@@ -416,7 +438,8 @@ def run_broker(
         InvalidRequest: The address cannot be bound, or the folder cannot be used.
         Unavailable: The port is taken.
     """
-    server = BrokerServer(options, queue_options, listener=listener)
+    listeners = () if listener is None else (listener,)
+    server = BrokerServer(options, queue_options, access=access, listeners=listeners)
     raise_descriptor_limit()
     keep_freed_memory()
 

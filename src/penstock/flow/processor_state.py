@@ -106,14 +106,14 @@ class StateManager:
             self._write(data, state, durable=durable)
             return True
 
-    def clear(self) -> None:
+    def clear(self, *, durable: bool = False) -> None:
         """Delete all entries.
 
         Raises:
             Unavailable: It could not be written; the state is unchanged.
         """
         with self._mutex:
-            self._store.commit(Changes(states={self.key: None}))
+            self._store.commit(Changes(states={self.key: None}), durable=durable)
             self._known = MappingProxyType({})
 
     def committed(self, state: Mapping[str, str]) -> None:

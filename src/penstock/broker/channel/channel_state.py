@@ -102,6 +102,20 @@ class PartitionProgress:
         self.next = offset
         self.done = OffsetRangeSet(offset)
 
+    def effect_of(self, offset: int, earliest: int) -> tuple[int, int]:
+        """Return how many messages a seek to this offset would repeat, and how many it would skip.
+
+        Args:
+            offset: The new offset.
+            earliest: The offset of the first message that exists.
+        """
+        done = self.done
+        repeated = max(0, done.floor - offset) + done.count(
+            max(offset, done.floor), message_id.OFFSET_MASK
+        )
+        start = max(done.floor, earliest)
+        return repeated, max(0, offset - start - done.count(start, offset))
+
     def cut(self, start: int, end: int) -> bool:
         """Clip the progress to the existing messages [start, end); return whether it was beyond."""
         self.done.add(-1, start)

@@ -276,8 +276,13 @@ class ChannelJournal:
         """
         if self._closed:
             return False  # its files may have been deleted
-        if self._compacting:
-            return False  # the new journal begins with a snapshot, which later records must follow
+        if self._running() is not None and self._compacting:
+            # The new journal begins with a snapshot, which later records must follow. The timer is
+            # for a compaction that ends before its body begins, and so writes no records.
+            if self._timer is None:
+                self._set_timer(_RETRY_S)
+                self._urgent = True
+            return False
         try:
             records = self._state.recorder.pending()
             if records:
@@ -309,17 +314,17 @@ class ChannelJournal:
         Raises:
             Unavailable: The disk write failed; it will be retried.
         """
-        while self._background is not None and (durable or self._compacting):
-            await asyncio.wait([self._background])
+        while (running := self._running()) is not None and (durable or self._compacting):
+            await asyncio.wait([running])
         if self._closed:
             raise Unavailable("the channel was deleted, or the broker stops: try again")
         if not self.flush():
             raise Unavailable("cannot write a channel's journal now: try again")
         if durable and self._journal.unsynced:
             # The flush may have begun a compaction, which also makes the state durable.
-            running = self._background or self._begin_sync()
-            await asyncio.wait([running])
-            if not running.result():
+            syncing = self._running() or self._begin_sync()
+            await asyncio.wait([syncing])
+            if not syncing.result():
                 raise Unavailable("cannot sync a channel's journal now: try again")
 
     async def sync(self) -> bool:
@@ -351,8 +356,19 @@ class ChannelJournal:
     # -- on other threads, and the tasks that wait for them
 
     async def _at_rest(self) -> None:
-        while self._background is not None:
-            await asyncio.wait([self._background])
+        while (running := self._running()) is not None:
+            await asyncio.wait([running])
+
+    def _running(self) -> asyncio.Task[bool] | None:
+        """Return the running fsync or compaction.
+
+        Forgets a task that ended before its body began, because of an exception or a cancel; the
+        body forgets all others. Not by a callback of the task: if the loop cannot schedule one
+        callback of a task, it drops those after it, with which other code waits for the task.
+        """
+        if self._background is not None and self._background.done():
+            self._background, self._compacting = None, False
+        return self._background
 
     def _want_sync(self) -> None:
         if not self._sync_wanted:
@@ -360,23 +376,8 @@ class ChannelJournal:
             self._sync_wanted = True
 
     def _begin_sync(self) -> asyncio.Task[bool]:
-        return self._set_background(start_awaited(self._sync()))
-
-    def _set_background(self, task: asyncio.Task[bool]) -> asyncio.Task[bool]:
-        self._background = task
-        task.add_done_callback(self._background_ended)
-        return task
-
-    def _background_ended(self, task: asyncio.Task[bool]) -> None:
-        """Forget a task that ended before its body began, because of an exception or a cancel.
-
-        Its body forgets all others. `_at_rest` would wait for it forever, and block the loop.
-        """
-        if self._background is not task:
-            return
-        self._background, self._compacting = None, False
-        self._sync_wanted = False
-        self._want_sync()
+        self._background = start_awaited(self._sync())
+        return self._background
 
     async def _sync(self) -> bool:
         """Fsync records that were appended before; appends continue meanwhile.
@@ -407,7 +408,7 @@ class ChannelJournal:
             return  # a partial change must not become the journal's snapshot
         try:
             base = snapshot(self._state)
-            self._set_background(start_job("journal compaction", self._compact(base)))
+            self._background = start_job("journal compaction", self._compact(base))
         except Exception as error:  # noqa: BLE001 - the journal grows further, as after a failure
             self._compaction_failed(error)
         else:

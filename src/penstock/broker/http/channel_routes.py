@@ -112,17 +112,34 @@ class ChannelRoutes:
         return EMPTY
 
     async def seek(self, request: Request) -> HttpResponse:
-        """Seek a channel durably, and return its offsets."""
+        """Seek a channel durably, and return its offsets; with ``preview``, only the effect."""
         topic, channel = self._channel(request)
-        channel.seek(await wanted_offsets(request, topic))
-        moved = [progress.next for progress in channel.state.progress]
-        await channel.keep(durable=True)
+        wanted = await wanted_offsets(request, topic)
+        progress = channel.state.progress
+        effects = [
+            (0, 0) if offset is None else progress[number].effect_of(offset, queue.earliest)
+            for number, (offset, queue) in enumerate(zip(wanted, topic.queues, strict=True))
+        ]
+        if request.flag("preview"):
+            moved = [
+                progress[number].next if offset is None else offset
+                for number, offset in enumerate(wanted)
+            ]
+        else:
+            channel.seek(wanted)
+            moved = [one.next for one in progress]
+            await channel.keep(durable=True)
         return json_response(
             {
                 "topic": topic.name,
                 "channel": channel.name,
                 "partitions": [
-                    {"partition": partition, "offset": offset}
+                    {
+                        "partition": partition,
+                        "offset": offset,
+                        "repeated": effects[partition][0],
+                        "skipped": effects[partition][1],
+                    }
                     for partition, offset in enumerate(moved)
                 ],
             }

@@ -37,6 +37,7 @@ _LOG_LEVELS: Final = {
 _PYTHON_LEVELS_PER_NUMBER: Final = 10
 _TLS_REQUIREMENTS: Final = {
     Requirement.NOBODY: 0,
+    Requirement.REMOTE: 0,  # has no number in NSQ
     Requirement.ALL_BUT_HTTP: 1,
     Requirement.ALL: 2,
 }

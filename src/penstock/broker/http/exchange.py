@@ -16,17 +16,31 @@ from urllib.parse import parse_qsl
 
 import orjson
 
+from penstock.broker.http_server.authentication import CHALLENGES
 from penstock.broker.message_bodies import MalformedBody
+from penstock.broker.security.rights import (
+    METRICS,
+    READ_CHANNEL,
+    READ_SYSTEM,
+    READ_TOPIC,
+    channel_name,
+)
 from penstock.broker.topic_names import name_mistake
+from penstock.core.access.principal import NOBODY
 from penstock.core.errors import (
     Closed,
     Conflict,
     CorruptData,
+    Forbidden,
     InvalidRequest,
     NotFound,
     PenstockError,
+    QuotaExceeded,
+    TooLargeForQuota,
+    Unauthenticated,
     Unavailable,
 )
+from penstock.core.http_errors import retry_headers
 from penstock.core.printable import quoted, to_header
 from penstock.core.whole_numbers import INT64_MAX, int64_of
 
@@ -34,6 +48,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from starlette.types import Receive, Scope, Send
+
+    from penstock.broker.security.rights import ConnectionRights, Right
+    from penstock.core.access.principal import Principal
+    from penstock.core.access.quota_use import PublishQuota
 
 JSON: Final = b"application/json; charset=utf-8"
 TEXT: Final = b"text/plain; charset=utf-8"
@@ -120,7 +138,7 @@ def error_response(error: ApiError) -> HttpResponse:
     if error.detail:
         headers.append((b"x-penstock-detail", to_header(error.detail[:_DETAIL_CHARACTERS_MAX])))
     if error.status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
+        headers += [(b"www-authenticate", one.encode()) for one in CHALLENGES]
     body = orjson.dumps({"message": error.code})
     return HttpResponse(error.status, (body,), JSON, headers)
 
@@ -130,8 +148,20 @@ def as_api_error(error: PenstockError) -> ApiError:
     match error:
         case ApiError():
             return error
+        case QuotaExceeded():
+            headers = [
+                (name.lower().encode(), value.encode())
+                for name, value in retry_headers(error).items()
+            ]
+            return ApiError(429, "QUOTA_EXCEEDED", str(error), headers)
+        case TooLargeForQuota():
+            return ApiError(413, "QUOTA_EXCEEDED", str(error))
         case MalformedBody():
             return ApiError(413, error.code, str(error))
+        case Unauthenticated():
+            return ApiError(401, "UNAUTHORIZED", str(error))
+        case Forbidden():
+            return ApiError(403, "FORBIDDEN", str(error))
         case InvalidRequest() if error.place.isidentifier():
             return ApiError(400, f"INVALID_{error.place.upper()}", str(error))
         case InvalidRequest():
@@ -165,17 +195,56 @@ def _parse_query(query: bytes) -> Mapping[str, str]:
 _parse_query_once = functools.lru_cache(maxsize=512)(_parse_query)
 
 
+class Visibility:
+    """The topics and channels that a request may see in statistics and lists.
+
+    Args:
+        request: The request.
+
+    Attributes:
+        everything: It may see all of them, and the numbers of the whole broker.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self.everything = request.allows(READ_SYSTEM, METRICS)
+
+    def topic(self, name: str) -> bool:
+        """Return whether a topic is visible."""
+        return self.everything or self._request.allows(READ_TOPIC, name)
+
+    def channel(self, topic: str, name: str) -> bool:
+        """Return whether a channel of a visible topic is visible."""
+        if self.everything:
+            return True
+        return self._request.allows(READ_CHANNEL, channel_name(topic, name))
+
+
 class Request:
     """One request. The body is read at most once.
 
     Args:
         scope: ASGI's description of it.
         receive: ASGI's source of its body.
+
+    Attributes:
+        principal: Its sender; set by `authenticated`.
     """
 
-    __slots__ = ("_body_timed_out", "_receive", "headers", "method", "path", "query_string")
+    __slots__ = (
+        "_body_timed_out",
+        "_receive",
+        "_rights",
+        "headers",
+        "method",
+        "path",
+        "principal",
+        "query_string",
+    )
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
+        self.principal = NOBODY
+        self._rights: ConnectionRights | None = None
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.query_string: bytes = scope["query_string"]
@@ -197,6 +266,49 @@ class Request:
             raise ApiError(
                 400, "INVALID_REQUEST", "the query string is malformed: escape its parameters"
             ) from None
+
+    def authenticated(self, principal: Principal, rights: ConnectionRights) -> None:
+        """Record the sender of the request.
+
+        Args:
+            principal: The principal.
+            rights: The rights that its connection was found to have.
+        """
+        self.principal, self._rights = principal, rights
+
+    def require(self, right: Right, name: str) -> None:
+        """Return if the principal has a right on the resource of this name.
+
+        Raises:
+            Unauthenticated: The request has no credential.
+            Forbidden: The principal does not have the right.
+        """
+        assert self._rights is not None, "open routes check no rights"
+        self._rights.require(self.principal, right, name)
+
+    def finish(self, status: int) -> None:
+        """Record the end of the request in the audit, if it changes something."""
+        rights = self._rights
+        if rights is not None and rights.in_progress:
+            rights.finish(status)
+
+    @property
+    def publish_quota(self) -> PublishQuota | None:
+        """The quota of its sender's publishes, after `require`; None: no limit."""
+        return None if self._rights is None else self._rights.publish_quota
+
+    @property
+    def origin(self) -> str:
+        """Address of its client, for the audit; empty if it is not known."""
+        return "" if self._rights is None else self._rights.origin
+
+    def allows(self, right: Right, name: str) -> bool:
+        """Return whether the principal has a right on the resource of this name."""
+        return self._rights is not None and self._rights.allows(self.principal, right, name)
+
+    def visibility(self) -> Visibility:
+        """Return what statistics and lists may show to the principal."""
+        return Visibility(self)
 
     @property
     def content_length(self) -> int | None:

@@ -13,15 +13,18 @@ from typing import TYPE_CHECKING
 import orjson
 
 from penstock.broker.http.exchange import JSON, ApiError, HttpResponse, Request, json_response
-from penstock.broker.http.topic_lookup import require_topic
+from penstock.broker.http.topic_lookup import no_topic, require_topic
 from penstock.broker.statistics import lookup_documents
 from penstock.broker.statistics.broker_info import health, info
 from penstock.broker.statistics.document import json_pieces, text_pieces
+from penstock.broker.statistics.topic_list import LIMIT_MAX, TopicOrder, TopicPage, topic_list
 from penstock.broker.statistics.topic_statistics import Selection
 from penstock.core.threads import DEATHS
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
+
+_TOPICS = 50
 
 
 class StateRoutes:
@@ -62,6 +65,7 @@ class StateRoutes:
             query.get("topic", ""),
             query.get("channel", ""),
             _unless_off(request, "include_clients"),
+            request.visibility(),
         )
         with_memory = _unless_off(request, "include_mem")
         if form == "json":
@@ -70,6 +74,24 @@ class StateRoutes:
         return HttpResponse(
             body=await text_pieces(self._broker, selection, with_memory=with_memory)
         )
+
+    async def topic_list(self, request: Request) -> HttpResponse:
+        """Return one page of the list of topics."""
+        query = request.query
+        order = query.get("order") or TopicOrder.NAME
+        if order not in set(TopicOrder):
+            raise ApiError(400, "INVALID_ORDER", f"order={order}: use {', '.join(TopicOrder)}")
+        limit = request.integer("limit", _TOPICS)
+        if limit > LIMIT_MAX:
+            raise ApiError(400, "INVALID_LIMIT", f"limit={limit}: use at most {LIMIT_MAX}")
+        page = TopicPage(
+            query.get("search", ""),
+            TopicOrder(order),
+            request.integer("skip", 0),
+            limit,
+            request.visibility(),
+        )
+        return json_response(await topic_list(self._broker, page))
 
 
 def _unless_off(request: Request, name: str) -> bool:
@@ -89,23 +111,30 @@ class LookupRoutes:
     async def lookup(self, request: Request) -> HttpResponse:
         """Return the producers of a topic."""
         name = request.required("topic")
+        visibility = request.visibility()
+        if not visibility.topic(name):
+            raise no_topic(name)
         topic = require_topic(self._broker.topics, name, with_hint=False)
-        return json_response(lookup_documents.lookup(self._broker, topic))
+        return json_response(lookup_documents.lookup(self._broker, topic, visibility))
 
-    async def topics(self, _request: Request) -> HttpResponse:
+    async def topics(self, request: Request) -> HttpResponse:
         """Return the names of the topics."""
-        return json_response({"topics": lookup_documents.topic_names(self._broker)})
+        names = lookup_documents.topic_names(self._broker, request.visibility())
+        return json_response({"topics": names})
 
     async def channels(self, request: Request) -> HttpResponse:
         """Return the channels of a topic; none if it does not exist, as nsqlookupd does."""
-        topic = self._broker.topics.find(request.required("topic"))
-        names = [] if topic is None else lookup_documents.channel_names(topic)
+        name = request.required("topic")
+        topic, visibility = self._broker.topics.find(name), request.visibility()
+        is_visible = topic is not None and visibility.topic(name)
+        names = lookup_documents.channel_names(topic, visibility) if topic and is_visible else []
         return json_response({"channels": names})
 
-    async def nodes(self, _request: Request) -> HttpResponse:
+    async def nodes(self, request: Request) -> HttpResponse:
         """Return the producers: this broker."""
-        return json_response(lookup_documents.nodes(self._broker))
+        return json_response(lookup_documents.nodes(self._broker, request.visibility()))
 
-    async def debug(self, _request: Request) -> HttpResponse:
+    async def debug(self, request: Request) -> HttpResponse:
         """Return every registration."""
-        return json_response(lookup_documents.registrations(self._broker))
+        visibility = request.visibility()
+        return json_response(lookup_documents.registrations(self._broker, visibility))

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker.http.exchange import OK, ApiError, HttpResponse, Request
 from penstock.broker.message_bodies import parse_binary, parse_text
 from penstock.broker.topics.placement import BatchProducer, PublishPlacement
+from penstock.core.access.installation_key import SHARED_TOKEN
+from penstock.core.access.principal import ASSIGNABLE
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.publisher import PublishReceipt
     from penstock.broker.topics.topic import Topic
+    from penstock.core.access.principal import Principal
 
-_REPEATED: Final = HttpResponse(body=(b"OK",), headers=((b"x-penstock-repeated", b"1"),))
 _SECOND_MS: Final = 1000
 _SMALL_PARTS: Final = 256  # of the budget for all bodies: 64 KiB by default
 
@@ -46,6 +48,9 @@ class PublishRoutes:
             due_ms = self._due_ms(request)
             placement = _placement(request)
             publisher = self._broker.publisher
+            quota = request.publish_quota
+            if quota is not None:
+                quota.take(1, len(body), request.origin)
             topic = await self._open(topic_name, placement, len(body))
             if due_ms:
                 receipt = publisher.append_batch(topic, [body], len(body), placement, due_ms)
@@ -68,6 +73,9 @@ class PublishRoutes:
             else:
                 messages = parse_text(body, options.max_message_bytes)
                 size = len(body) - body.count(b"\n")
+            quota = request.publish_quota
+            if quota is not None:
+                quota.take(len(messages), size, request.origin)
             topic = await self._open(topic_name, placement, size)
             receipt = self._broker.publisher.append_batch(topic, messages, size, placement)
         return await self._acknowledge(request, topic, receipt)
@@ -105,7 +113,13 @@ class PublishRoutes:
         publisher = self._broker.publisher
         if publisher.must_wait(topic, requested=request.flag("durable")):
             await publisher.make_durable(topic, receipt)
-        return _REPEATED if receipt.repeated else OK
+        headers: list[tuple[bytes, bytes]] = []
+        if receipt.repeated:
+            headers.append((b"x-penstock-repeated", b"1"))
+        if receipt.offset is not None:
+            headers.append((b"x-penstock-partition", b"%d" % receipt.partition))
+            headers.append((b"x-penstock-offset", b"%d" % receipt.offset))
+        return HttpResponse(body=(b"OK",), headers=headers) if headers else OK
 
 
 def _expected(request: Request, limit: int) -> int:
@@ -119,9 +133,26 @@ def _placement(request: Request) -> PublishPlacement:
     key = query.get("key")
     producer = None
     if "producer" in query or "sequence" in query:
-        producer = BatchProducer.named(request.required("producer"), request.integer("sequence"))
+        producer = BatchProducer.named(
+            request.required("producer"),
+            request.integer("sequence"),
+            _owner_of_producers(request.principal),
+        )
     return PublishPlacement(
         request.integer("partition") if "partition" in query else None,
         None if key is None else key.encode(),
         producer,
     )
+
+
+def _owner_of_producers(principal: Principal) -> str:
+    """Return the owner of the producers that a principal names.
+
+    Producers of the processes of the installation are its own, because several processes repeat
+    their publishes: replicas of a task, and a flow after a change of its owner. Their names are not
+    those that users choose. The token of the option `token` belongs to the installation, too:
+    before there were principals, it was the only credential.
+    """
+    if principal.kind not in ASSIGNABLE or principal.via or principal.id == SHARED_TOKEN.id:
+        return ""
+    return principal.id

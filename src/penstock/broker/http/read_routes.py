@@ -23,6 +23,7 @@ from penstock.broker.http.exchange import (
     json_response,
 )
 from penstock.broker.http.topic_lookup import require_topic
+from penstock.broker.security.rights import READ_TOPIC
 from penstock.broker.topic_names import require_name
 from penstock.core.loop_tasks import run_on_thread, start_job
 
@@ -56,6 +57,7 @@ class ReadRoutes:
         timestamp = request.integer("timestamp") if "timestamp" in request.query else None
         if after and wait_ms:
             await self._wait_for_news(request, topic, after, wait_ms / _SECOND_MS)
+            request.require(READ_TOPIC, topic.name)  # the credential may have been removed since
         durable = request.flag("durable")
         if durable:
             await _sync(topic)

@@ -26,8 +26,17 @@ def require_topic(topics: Topics, name: str, *, with_hint: bool = True) -> Topic
     """
     topic = topics.find(name)
     if topic is None:
-        near = nearest(name, (one.name for one in topics)) if with_hint else ""
-        create = f"{near} If not," if near else ":"
-        detail = f"topic {name!r} does not exist{create} create it with penstock topic create"
-        raise ApiError(404, "TOPIC_NOT_FOUND", detail)
+        raise no_topic(name, nearest(name, (one.name for one in topics)) if with_hint else "")
     return topic
+
+
+def no_topic(name: str, near: str = "") -> ApiError:
+    """Return the error for a topic that does not exist, or that a request may not see.
+
+    Args:
+        name: Its name.
+        near: Text that proposes the most similar name.
+    """
+    create = f"{near} If not," if near else ":"
+    detail = f"topic {name!r} does not exist{create} create it with penstock topic create"
+    return ApiError(404, "TOPIC_NOT_FOUND", detail)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.http.exchange import EMPTY, HttpResponse, Request, json_response
 from penstock.broker.http.topic_lookup import require_topic
+from penstock.broker.security.rights import WRITE_TOPIC
+from penstock.broker.topic_names import is_valid_name
 from penstock.broker.topics.options import WhenFull
 
 if TYPE_CHECKING:
@@ -105,6 +107,10 @@ class ConfigureRoutes:
         """Change the given options, and answer as `get`."""
         topic = self._topic(request)
         texts = {name: text for name, text in request.query.items() if name != "topic"}
+        dead_letter_topic = texts.get("dead_letter_topic", "")
+        if is_valid_name(dead_letter_topic):
+            # The broker will publish there on behalf of this principal.
+            request.require(WRITE_TOPIC, dead_letter_topic)
         await self._broker.changes.configure(topic, texts)
         return await self.get(request)
 

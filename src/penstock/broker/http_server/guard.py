@@ -67,6 +67,9 @@ class HttpGuard:
         max_connections: Maximum number of connections; None: by the limit of descriptors.
         body_timeout_s: Time limit for a request's body to arrive.
         reading_timeout_s: How long a client may pause reading an answer that waits for it.
+
+    Attributes:
+        requires_tls: Refuse requests without TLS, except over loopback.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class HttpGuard:
         self.error_body = error_body
         self.body_timeout_s = body_timeout_s
         self.reading_timeout_s = reading_timeout_s
+        self.requires_tls = False
         self.connections = 0
         self.unfinished_bytes = 0
         self.refused: Counter[str] = Counter()

@@ -10,7 +10,10 @@ case, and its site in `Origin` in both.
 | no `Host`, more than one, one that is malformed or differs from an absolute target | 400 |
 | a `Host` that is not allowed | 403 |
 | not GET, HEAD or OPTIONS, with an `Origin` other than the server's own, or `null` | 403 |
-| the same without `Origin`, with `Sec-Fetch-Site: cross-site` or `same-site` | 403 |
+| the same with `Sec-Fetch-Site: cross-site` or `same-site` | 403 |
+
+A session of a browser (`penstock.core.access.browser_logins`) counts only in requests of the
+server's own pages: see `comes_from_own_page`.
 
 A health check in HTTP/1.0 may lack `Host`, because some load balancers send it so.
 """
@@ -203,6 +206,26 @@ class HostPolicy:
         return named.is_address and host == _plain_address(local_host)
 
 
+def comes_from_own_page(method: bytes, headers: Sequence[tuple[bytes, bytes]]) -> bool:
+    """Return whether a request with a cookie comes from a page of this server, or from its user.
+
+    SameSite, an attribute of cookies, is not enough, because pages of other ports of this host
+    are of the same site. So a request that changes something, or opens a WebSocket, must prove its
+    origin; and a request of a page that the browser names as another one counts for nothing.
+
+    Args:
+        method: Its method.
+        headers: Its headers; names in lower case. `HostPolicy` has accepted its `Host`.
+    """
+    host = next((value for name, value in headers if name == b"host"), b"")
+    own = parse_authority(host)
+    if own is None or _foreign(headers, own) is not None:
+        return False
+    if method in SAFE_METHODS and all(name != b"upgrade" for name, _ in headers):
+        return True  # browsers that send no Sec-Fetch-Site do not show the answer to another page
+    return any(name in {b"origin", b"sec-fetch-site"} for name, _ in headers)
+
+
 def _foreign(headers: Sequence[tuple[bytes, bytes]], own: HostAndPort) -> HttpRefusal | None:
     """Return a refusal if the browser's headers show that a page of another site sent it."""
     origins = [value for name, value in headers if name == b"origin"]
@@ -211,8 +234,10 @@ def _foreign(headers: Sequence[tuple[bytes, bytes]], own: HostAndPort) -> HttpRe
             text = f"pages of {_shown(origin)} may not change anything here"
             break
     else:
+        # Also with an Origin of the own host and port: behind a proxy with TLS, a page of the same
+        # host without TLS has such a one, and the browser knows that it is another origin.
         sites = [value.lower() for name, value in headers if name == b"sec-fetch-site"]
-        if origins or all(site in _OWN_SITE for site in sites):
+        if all(site in _OWN_SITE for site in sites):
             return None
         text = "pages of other sites may not change anything here"
     detail = f"{text}, because a browser sends their requests without asking: use a program, or"

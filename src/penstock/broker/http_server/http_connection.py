@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING, ClassVar, Final, TypeVarTuple
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from penstock.broker.http_server.authentication import PEER_STATE, HttpPeer
 from penstock.broker.http_server.body_drain import TOTAL_TIMEOUT_S, BodyDrain
 from penstock.broker.http_server.guard import UNFINISHED_BYTES_MAX, HttpGuard
 from penstock.broker.http_server.host_policy import HttpRefusal
 from penstock.core.errors import InvalidRequest
 from penstock.core.printable import to_header
+from penstock.core.tls_trust import is_loopback
 
 if TYPE_CHECKING:
     import asyncio
@@ -40,6 +42,9 @@ HEAD_TIMEOUT_S: Final = 10.0
 PIPELINED_MAX: Final = 512
 # Part of an answer that a client must read in each `reading_timeout_s` of the guard.
 READ_BYTES_MIN: Final = 16_384
+# Part of a body that must arrive in each `body_timeout_s` of the guard if the body takes longer.
+# Only uploads are larger: 2 GiB may take longer than a time limit that other bodies need.
+BODY_BYTES_MIN: Final = 16 << 20
 # Time that a connection has to take the rest of its answer once it is being closed.
 _CLOSE_TIMEOUT_S: Final = 10.0
 # A body may come in chunks of one byte, each with its size and two line ends.
@@ -62,6 +67,12 @@ _IDLE: Final = HttpRefusal(408, "REQUEST_TIMEOUT", "idle", "no request arrived i
 _NOT_READING: Final = HttpRefusal(
     408, "REQUEST_TIMEOUT", "not_reading", "the client stopped reading its answer"
 )
+_NEEDS_TLS: Final = HttpRefusal(
+    403,
+    "TLS_REQUIRED",
+    "tls_plain",
+    "this port serves other hosts only under TLS: use https:// instead of http://",
+)
 _BUSY: Final = HttpRefusal(
     503, "TOO_MANY_CONNECTIONS", "connections", "there are too many connections: try again later"
 )
@@ -78,14 +89,16 @@ class RequestMeter:
         in_head: Its head has begun and is not complete.
         in_body: Its head is complete, and its body is not.
         overhead_bytes: Size of the head; after it, bytes of the body that are chunk framing.
+        body_bytes: Bytes of the body since its deadline was set.
     """
 
-    __slots__ = ("_first_bytes", "in_body", "in_head", "overhead_bytes")
+    __slots__ = ("_first_bytes", "body_bytes", "in_body", "in_head", "overhead_bytes")
 
     def __init__(self) -> None:
         self.in_head = False
         self.in_body = False
         self.overhead_bytes = 0
+        self.body_bytes = 0
         self._first_bytes = 0
 
     def received(self, size_bytes: int) -> None:
@@ -103,10 +116,11 @@ class RequestMeter:
     def head_completed(self) -> None:
         """Record that a head is complete: from here on, the overhead of the body counts."""
         self.in_head, self.in_body = False, True
-        self.overhead_bytes = 0
+        self.overhead_bytes = self.body_bytes = 0
 
     def body_received(self, size_bytes: int) -> None:
         """Record bytes of a body; they compensate for the chunk sizes between them."""
+        self.body_bytes += size_bytes
         earned = (1 + _CHUNK_OVERHEAD) * size_bytes
         self.overhead_bytes = max(0, self.overhead_bytes - earned)
 
@@ -140,9 +154,9 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     """A connection whose requests have heads of limited size and age.
 
     The first head must begin within the keep-alive time, as later ones must; then it must be
-    complete within `HEAD_TIMEOUT_S`, and the body after it within the guard's time. The rest of a
-    body whose request was already answered has `TOTAL_TIMEOUT_S` of ``unread``. Up to
-    `PIPELINED_MAX` requests may wait for earlier answers.
+    complete within `HEAD_TIMEOUT_S`, and the body after it within the guard's time, or
+    `BODY_BYTES_MIN` of it in each such time. The rest of a body whose request was already answered
+    has `TOTAL_TIMEOUT_S` of ``unread``. Up to `PIPELINED_MAX` requests may wait for others.
     """
 
     guard: ClassVar[HttpGuard]
@@ -160,6 +174,8 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         self._request = RequestMeter()
         self._deadline, self._reading_check = Deadline(self.loop), Deadline(self.loop)
         super().connection_made(transport)
+        # Uvicorn copies the state of the application into the scope of each request.
+        self.app_state = {**self.app_state, PEER_STATE: HttpPeer(transport)}
         self.logger = _UVICORN_LOG
         if self.guard.opened(self):
             self._set_deadline(self.timeout_keep_alive, _IDLE)
@@ -174,6 +190,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         self.guard.unfinished_bytes -= self._unfinished_bytes
         self._unfinished_bytes = 0
         self.guard.closed(self)
+        self.app_state[PEER_STATE].closed()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -293,9 +310,14 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     def _refusal(self) -> HttpRefusal | None:
         if len(self.url) + sum(len(n) + len(v) for n, v in self.headers) > HEAD_BYTES_MAX:
             return _TOO_LARGE
+        if self.guard.requires_tls and self.scheme == "http" and not self._is_loopback():
+            return _NEEDS_TLS
         local_host = self.server[0] if self.server else ""
         method, version = self.parser.get_method(), self.parser.get_http_version()
         return self.guard.policy.refusal(method, self.url, version, self.headers, local_host)
+
+    def _is_loopback(self) -> bool:
+        return self.client is not None and is_loopback(self.client[0])
 
     def _count_unfinished(self) -> None:
         counts = self._request.in_head and not self.transport.is_closing()
@@ -309,10 +331,18 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         self._deadline.set(seconds, self._time_out, seconds, refusal)
 
     def _time_out(self, seconds: float, refusal: HttpRefusal) -> None:
-        if self.flow.read_paused:  # the client is waiting for this server
+        # A paused client is waiting for this server.
+        if self.flow.read_paused or (refusal is _BODY_TOO_SLOW and self._is_body_steady()):
+            self._request.body_bytes = 0
             self._set_deadline(seconds, refusal)
         else:
             self._refuse(refusal)
+
+    def _is_body_steady(self) -> bool:
+        """Return whether a large body arrives for a request that is not answered yet."""
+        cycle: RequestResponseCycle | None = self.cycle  # None before the first request
+        is_open = cycle is not None and not cycle.response_complete
+        return is_open and self._request.body_bytes >= BODY_BYTES_MIN
 
     def _begin_reading_check(self) -> None:
         unread = self.transport.get_write_buffer_size()

@@ -13,15 +13,16 @@ import uvicorn
 
 from penstock.broker.http_server.body_drain import BodyDrain
 from penstock.broker.http_server.http_connection import bounded_protocol
+from penstock.broker.http_server.tls_gate import gated_protocol
 from penstock.core.loop_tasks import keep_running
 
 if TYPE_CHECKING:
     import socket
-    import ssl
 
     from starlette.types import ASGIApp
 
     from penstock.broker.http_server.guard import HttpGuard
+    from penstock.broker.security.tls import ServerTls
 
 _SECOND_MS: Final = 1_000
 _KEEP_ALIVE_S: Final = 75
@@ -32,7 +33,9 @@ def uvicorn_config(
     application: ASGIApp,
     guard: HttpGuard,
     stop_timeout_s: int,
-    tls: ssl.SSLContext | None = None,
+    tls: ServerTls | None = None,
+    *,
+    accepts_plain: bool = False,
 ) -> uvicorn.Config:
     """Return uvicorn's settings for a server with limits on its connections.
 
@@ -40,12 +43,17 @@ def uvicorn_config(
         application: The application.
         guard: Limits of the server.
         stop_timeout_s: Time limit for running requests after a stop.
-        tls: The TLS context, if it is served under TLS.
+        tls: Its certificate, if it is served under TLS.
+        accepts_plain: With a certificate: serve plain HTTP on the same port, too.
     """
+    if tls is None:
+        protocol = bounded_protocol(guard)
+    else:
+        protocol = gated_protocol(guard, tls, accepts_plain=accepts_plain)
     config = uvicorn.Config(
         BodyDrain(application),
         loop="asyncio",
-        http=bounded_protocol(guard),
+        http=protocol,
         ws="none",
         lifespan="off",
         interface="asgi3",
@@ -59,7 +67,6 @@ def uvicorn_config(
         timeout_graceful_shutdown=stop_timeout_s,
     )
     config.load()
-    config.ssl = tls
     return config
 
 
@@ -71,7 +78,8 @@ class ServedHttp:
         listener: A bound socket; closed by `stop`.
         stop_timeout_ms: Time limit for running requests after a stop.
         guard: Limits of the server.
-        tls: The TLS context, if it is served under TLS.
+        tls: Its certificate, if it is served under TLS.
+        accepts_plain: With a certificate: serve plain HTTP on the same port, too.
     """
 
     def __init__(
@@ -80,9 +88,12 @@ class ServedHttp:
         listener: socket.socket,
         stop_timeout_ms: int,
         guard: HttpGuard,
-        tls: ssl.SSLContext | None = None,
+        tls: ServerTls | None = None,
+        *,
+        accepts_plain: bool = False,
     ) -> None:
-        config = uvicorn_config(application, guard, -(-stop_timeout_ms // _SECOND_MS), tls)
+        timeout_s = -(-stop_timeout_ms // _SECOND_MS)
+        config = uvicorn_config(application, guard, timeout_s, tls, accepts_plain=accepts_plain)
         self._server = uvicorn.Server(config)
         self._server.lifespan = config.lifespan_class(config)
         self._listener = listener

@@ -1,26 +1,60 @@
-"""TLS: the broker's options, and the context that serves it.
+"""TLS of servers: the options, the contexts of all ports, and the reload of changed certificates.
 
-Owns the options and their check against the files. Does not own when a connection changes to TLS
-(`penstock.broker.tcp`) nor the enforcement of `Requirement`, which is done by the servers.
+`server_context` checks the options against the files. `ServerTls` has the context for the next
+connection, and replaces it after the files changed. Does not own when a connection changes to TLS
+(`penstock.broker.tcp`, `penstock.broker.http_server.tls_gate`) nor the enforcement of
+`Requirement`, which is done by the servers. Contexts of clients are in `penstock.core.tls_trust`.
 
 Two rules are stricter than in NSQ: the minimum version is TLS 1.2, and if a client certificate is
 requested, it is always verified, because an unverified one proves nothing.
+
+Invariant: a context is never changed after it was returned, because OpenSSL does not allow that
+while handshakes use it. So open connections keep the certificate that they began with, and files
+that are incomplete or invalid change nothing.
 """
 
 from __future__ import annotations
 
 import enum
+import logging
 import ssl
+import threading
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
+from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest
+from penstock.core.threads import OnDeath, OwnedThread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.core.clock import Clock
+
+_logger = logging.getLogger(__name__)
+
+LOOK_EVERY_S: Final = 5.0
+"""Interval at which the files are checked for changes."""
+
+HANDSHAKE_S: Final = 10.0
+"""Time limit of a handshake, after which the connection is closed."""
+
+# For TLS 1.2: forward secrecy and authenticated encryption, as "intermediate" in
+# https://wiki.mozilla.org/Security/Server_Side_TLS. TLS 1.3 has only such suites.
+_SUITES: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
+_PROTOCOLS: Final = ("http/1.1",)
 
 
 class Requirement(enum.StrEnum):
-    """Which clients must use TLS. The names are NSQ's values of ``tls-required``."""
+    """Which clients must use TLS. The names are NSQ's values of ``tls-required``, and ``remote``.
+
+    With `REMOTE`, only connections over loopback may do without TLS: no other host and no other
+    user of this host can read them.
+    """
 
     NOBODY = "false"
+    REMOTE = "remote"
     ALL_BUT_HTTP = "tcp-https"
     ALL = "true"
 
@@ -72,8 +106,18 @@ class TlsOptions:
     @property
     def requirement(self) -> Requirement:
         """Which clients must use TLS: all, if clients must present certificates, as in NSQ."""
-        asks = self.client_certificates is not ClientCertificates.NONE
-        return Requirement.ALL if asks and self.required is Requirement.NOBODY else self.required
+        if self.client_certificates is not ClientCertificates.NONE:
+            is_weak = self.required in {Requirement.NOBODY, Requirement.REMOTE}
+            return Requirement.ALL if is_weak else self.required
+        # Without a certificate, `REMOTE` has no effect: options refuse other addresses then.
+        is_idle = self.certificate is None and self.required is Requirement.REMOTE
+        return Requirement.NOBODY if is_idle else self.required
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Return the files that the options name."""
+        named = (self.certificate, self.key, self.root_ca)
+        return tuple(one for one in named if one is not None)
 
 
 def server_context(options: TlsOptions) -> ssl.SSLContext | None:
@@ -92,6 +136,8 @@ def server_context(options: TlsOptions) -> ssl.SSLContext | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[options.min_version]
     context.options |= ssl.OP_NO_RENEGOTIATION
+    context.set_ciphers(_SUITES)
+    context.set_alpn_protocols(list(_PROTOCOLS))
     _require_file(options.certificate, "tls-cert")
     if options.key is not None:
         _require_file(options.key, "tls-key")
@@ -107,6 +153,111 @@ def server_context(options: TlsOptions) -> ssl.SSLContext | None:
     if options.client_certificates is not ClientCertificates.NONE:
         _ask_for_certificates(context, options)
     return context
+
+
+class ServerTls:
+    """TLS of the ports of one process: the context of its next connection. Any thread.
+
+    The mutex makes sure that only one thread loads files; the context is replaced in one step, so
+    that event loops read it without waiting.
+
+    Args:
+        options: The options, with a certificate.
+        clock: Measures the interval of the checks.
+        before_look: Called before each check, on its thread; it may replace the files.
+
+    Raises:
+        InvalidRequest: As `server_context`.
+    """
+
+    def __init__(
+        self,
+        options: TlsOptions,
+        clock: Clock | None = None,
+        before_look: Callable[[], object] | None = None,
+    ) -> None:
+        self.options = options
+        self._before_look = before_look
+        self._clock = clock or SystemClock()
+        self._mutex = threading.Lock()
+        self._changed = threading.Condition()
+        self._seen = _states(options.files)
+        context = server_context(options)
+        if context is None:
+            raise InvalidRequest("TLS needs a certificate: specify its file", place="tls-cert")
+        self._context = context
+        self._thread = OwnedThread("certificates", self._look_on, on_death=OnDeath.RESTART)
+
+    @classmethod
+    def of(cls, options: TlsOptions, clock: Clock | None = None) -> ServerTls | None:
+        """Return the TLS of these options; None if they have no certificate.
+
+        Raises:
+            InvalidRequest: As `server_context`.
+        """
+        if options.certificate is not None:
+            return cls(options, clock)
+        server_context(options)  # raises if other options need a certificate
+        return None
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """The context for a new connection."""
+        return self._context
+
+    def start(self) -> None:
+        """Begin to check the files every few seconds."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop checking."""
+        self._thread.end(self._changed, LOOK_EVERY_S)
+
+    def refresh(self) -> bool:
+        """Load the files again if they changed; return whether new connections use them now.
+
+        A pair that cannot be loaded is logged once, and the earlier one stays in use.
+        """
+        with self._mutex:
+            states = _states(self.options.files)
+            if states == self._seen:
+                return False
+            self._seen = states  # taken before the load, so that a later change is noticed
+            try:
+                context = server_context(self.options)
+            except InvalidRequest as error:
+                _logger.warning(
+                    "changed TLS files are not used, and the earlier certificate stays in use: %s",
+                    error,
+                )
+                return False
+            assert context is not None
+            self._context = context
+        _logger.info("new connections use the changed TLS files: %s", ", ".join(self.options.files))
+        return True
+
+    def _look_on(self) -> None:
+        while not self._thread.is_end_expected:
+            with self._changed:
+                if not self._thread.is_end_expected:
+                    self._clock.wait(self._changed, LOOK_EVERY_S)
+            if not self._thread.is_end_expected:
+                if self._before_look is not None:
+                    self._before_look()
+                self.refresh()
+
+
+def _states(files: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+    """Return what changes when a file is replaced or written to; empty for a missing file."""
+    return tuple(_state(Path(one)) for one in files)
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _ask_for_certificates(context: ssl.SSLContext, options: TlsOptions) -> None:

@@ -54,24 +54,27 @@ async def json_pieces(broker: Broker, selection: Selection, *, with_memory: bool
         "start_time": broker.started_ms // _SECOND_MS,
     }
     pieces = [orjson.dumps(head)[:-1], b',"topics":']
-    if selection.topic and broker.topics.find(selection.topic) is None:
+    if selection.topic and not _is_shown(broker, selection):
         pieces.append(b"null")
     else:
-        described = _topics(broker, selection, lambda c: _json_client(c, selection.topic))
+        described = _topics(broker, selection, lambda c: _json_client(c, selection))
         shown = [orjson.dumps(topic) async for topic in described]
         pieces += [b"[", b",".join(shown), b"]"]
     tail: Json = {}
-    if with_memory:
+    is_full = selection.visibility.everything
+    if with_memory and is_full:
         tail["memory"] = memory()
     tail["producers"] = (
-        await _producers(broker, selection, lambda c: _json_client(c, selection.topic)) or None
+        await _producers(broker, selection, lambda c: _json_client(c, selection)) or None
     )
-    tail["publishing"] = publish_statistics(broker)
-    tail["held"] = held(broker)
-    tail["http"] = http_connections(broker)
-    tail["loop_stall_ms"] = broker.loop_stalls.to_json()
-    tail["unsynced"] = unsynced(broker)
-    tail["thread_deaths"] = DEATHS.counts()
+    if is_full:
+        tail["publishing"] = publish_statistics(broker)
+        tail["held"] = held(broker)
+        tail["http"] = http_connections(broker)
+        tail["loop_stall_ms"] = broker.loop_stalls.to_json()
+        tail["unsynced"] = unsynced(broker)
+        tail["thread_deaths"] = DEATHS.counts()
+        tail["access"] = broker.access.audit.counts()
     pieces += [b",", orjson.dumps(tail)[1:]]
     return pieces
 
@@ -86,13 +89,13 @@ async def text_pieces(broker: Broker, selection: Selection, *, with_memory: bool
         "",
         f"Health: {health(broker)}",
     ]
-    if with_memory:
+    if with_memory and selection.visibility.everything:
         lines += ["", "Memory:"]
         lines += [f"   {name:<25}\t{value}" for name, value in memory().items()]
     pieces = ["\n".join(lines).encode(), b"\n\nTopics:"]
 
     def client_line(client: ClientStatistics) -> str:
-        return _client_line(client_json(client, selection.topic), now_ms)
+        return _client_line(client_json(client, selection), now_ms)
 
     topics = [
         "".join(f"{line}\n" for line in _topic_lines(topic)).encode()
@@ -163,16 +166,22 @@ async def _add_clients(
 async def _producers(
     broker: Broker, selection: Selection, show: Callable[[ClientStatistics], Shown]
 ) -> list[Shown]:
+    """Return the clients that publish: only all together, because they publish to many topics."""
     shown: list[Shown] = []
-    if selection.clients:
+    if selection.clients and selection.visibility.everything:
         await _add_clients(
             shown, broker.clients.producers(), broker, show, TimeSlices(_CLIENTS_PER_TURN)
         )
     return shown
 
 
-def _json_client(client: ClientStatistics, topic: str) -> orjson.Fragment:
-    return orjson.Fragment(orjson.dumps(client_json(client, topic)))
+def _is_shown(broker: Broker, selection: Selection) -> bool:
+    is_visible = selection.visibility.topic(selection.topic)
+    return is_visible and broker.topics.find(selection.topic) is not None
+
+
+def _json_client(client: ClientStatistics, selection: Selection) -> orjson.Fragment:
+    return orjson.Fragment(orjson.dumps(client_json(client, selection)))
 
 
 def _topic_lines(topic: TopicStatistics) -> list[str]:

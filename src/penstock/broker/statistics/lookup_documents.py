@@ -14,6 +14,7 @@ from penstock.broker.statistics.broker_info import broadcast_address
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
+    from penstock.broker.statistics.topic_statistics import StatisticsVisibility
     from penstock.broker.topics.topic import Topic
 
 Json = dict[str, object]
@@ -34,30 +35,30 @@ def identity(broker: Broker) -> Json:
     }
 
 
-def lookup(broker: Broker, topic: Topic) -> Json:
-    """Return the producers of a topic, and its channels."""
-    return {"channels": channel_names(topic), "producers": [_producer(broker)]}
+def lookup(broker: Broker, topic: Topic, visibility: StatisticsVisibility) -> Json:
+    """Return the producers of a topic, and its visible channels."""
+    return {"channels": channel_names(topic, visibility), "producers": [_producer(broker)]}
 
 
-def topic_names(broker: Broker) -> list[str]:
-    """Return the names of the topics."""
-    return [topic.name for topic in broker.topics]
+def topic_names(broker: Broker, visibility: StatisticsVisibility) -> list[str]:
+    """Return the names of the visible topics."""
+    return [topic.name for topic in broker.topics if visibility.topic(topic.name)]
 
 
-def channel_names(topic: Topic) -> list[str]:
-    """Return the names of a topic's channels."""
-    return sorted(topic.channels)
+def channel_names(topic: Topic, visibility: StatisticsVisibility) -> list[str]:
+    """Return the names of a topic's visible channels."""
+    return sorted(name for name in topic.channels if visibility.channel(topic.name, name))
 
 
-def nodes(broker: Broker) -> Json:
-    """Return the producers with their topics."""
-    topics = topic_names(broker)
+def nodes(broker: Broker, visibility: StatisticsVisibility) -> Json:
+    """Return the producers with their visible topics."""
+    topics = topic_names(broker, visibility)
     node = {**_producer(broker), "tombstones": [False] * len(topics), "topics": topics}
     return {"producers": [node]}
 
 
-def registrations(broker: Broker) -> dict[str, list[Json]]:
-    """Return every topic and channel with its producer, for ``/debug``."""
+def registrations(broker: Broker, visibility: StatisticsVisibility) -> dict[str, list[Json]]:
+    """Return every visible topic and channel with its producer, for ``/debug``."""
     entry: Json = {
         "id": _remote_address(broker),
         **identity(broker),
@@ -67,8 +68,10 @@ def registrations(broker: Broker) -> dict[str, list[Json]]:
     }
     found = {"client::": [entry]}
     for topic in broker.topics:
+        if not visibility.topic(topic.name):
+            continue
         found[f"topic:{topic.name}:"] = [entry]
-        for channel in channel_names(topic):
+        for channel in channel_names(topic, visibility):
             found[f"channel:{topic.name}:{channel}"] = [entry]
     return found
 

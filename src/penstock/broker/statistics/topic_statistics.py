@@ -11,8 +11,8 @@ Owns the fields, which are NSQ's in NSQ's order, followed by Penstock's, and the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Final, Protocol
 
 import orjson
 
@@ -28,7 +28,38 @@ if TYPE_CHECKING:
 Json = dict[str, object]
 Shown = orjson.Fragment | str  # an encoded client
 
-_QUEUE_FIELDS: Final = tuple(field.name for field in fields(DiskQueueStatistics))
+_QUEUE_FIELDS: Final = tuple(one.name for one in fields(DiskQueueStatistics))
+
+
+class StatisticsVisibility(Protocol):
+    """Topics and channels that statistics and lists may show to a client."""
+
+    @property
+    def everything(self) -> bool:
+        """Whether they may show everything, and the numbers of the whole broker."""
+        ...
+
+    def topic(self, name: str) -> bool:
+        """Return whether they may show a topic."""
+        ...
+
+    def channel(self, topic: str, name: str) -> bool:
+        """Return whether they may show a channel of a topic that they show."""
+        ...
+
+
+class FullVisibility:
+    """Shows everything."""
+
+    everything = True
+
+    def topic(self, _name: str) -> bool:
+        """Return True."""
+        return True
+
+    def channel(self, _topic: str, _name: str) -> bool:
+        """Return True."""
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +70,21 @@ class Selection:
         topic: Only this topic; empty: all.
         channel: Only this channel, and topics that have it; empty: all.
         clients: Include the clients.
+        visibility: Topics and channels that may be shown.
     """
 
     topic: str = ""
     channel: str = ""
     clients: bool = True
+    visibility: StatisticsVisibility = field(default_factory=FullVisibility)
+
+    def counts_of(self, client: ClientStatistics) -> list[Json]:
+        """Return the publishes of a client by selected topic."""
+        return [
+            {"topic": name, "count": count}
+            for name, count in client.published.items()
+            if self.topic in {"", name} and self.visibility.topic(name)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +166,16 @@ class TopicStatistics:
 
 
 def topic_statistics(topic: Topic, selection: Selection) -> TopicStatistics | None:
-    """Return the statistics of a topic without clients; None: it lacks the selected channel."""
-    channels = sorted(topic.channels.items())
+    """Return the statistics of a topic without clients.
+
+    None: it may not be shown, or lacks the selected channel.
+    """
+    visibility = selection.visibility
+    if not visibility.topic(topic.name):
+        return None
+    channels = sorted(
+        entry for entry in topic.channels.items() if visibility.channel(topic.name, entry[0])
+    )
     if selection.channel:
         channels = [entry for entry in channels if entry[0] == selection.channel]
         if not channels:
@@ -175,8 +224,8 @@ def channel_statistics(channel: Channel, selection: Selection) -> ChannelStatist
     )
 
 
-def client_json(client: ClientStatistics, topic: str) -> Json:
-    """Return a client for JSON, with its publishes to `topic`, or to all topics if empty."""
+def client_json(client: ClientStatistics, selection: Selection) -> Json:
+    """Return a client for JSON, with its publishes to the selected topics."""
     document: Json = {
         "client_id": client.client_id,
         "hostname": client.hostname,
@@ -202,11 +251,7 @@ def client_json(client: ClientStatistics, topic: str) -> Json:
         document["auth_identity_url"] = client.identity_url
     document["topology_zone"] = client.topology_zone
     document["topology_region"] = client.topology_region
-    published = [
-        {"topic": name, "count": count}
-        for name, count in client.published.items()
-        if topic in {"", name}
-    ]
+    published = selection.counts_of(client)
     if published:
         document["pub_counts"] = published
     tls = client.tls

@@ -13,6 +13,8 @@ from penstock.broker.client_registry import TlsStatistics
 from penstock.broker.protocol.commands import CommandRefused
 from penstock.broker.protocol.connection_state import CONNECTION_MACHINE, ClientState
 from penstock.broker.protocol.negotiation import NegotiatedSettings
+from penstock.broker.security.peers import address_of, certificate_name, certificate_role, peer_user
+from penstock.core.access.principal import NOBODY
 from penstock.core.state_machine import Refusal
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.broker.protocol.connection_state import ClientEffect, ClientEvent
     from penstock.broker.protocol.limits import Codec
     from penstock.broker.security.permissions import Permissions
+    from penstock.core.access.principal import Principal
     from penstock.core.state_machine import Transition
 
 _PUBLISHED_TOPICS_MAX: Final = 1_000
@@ -42,8 +45,14 @@ class ClientSession:
         tls: It uses TLS.
         encryption: Details of TLS, once it is active.
         common_name: Common name of the client's certificate.
-        secret: Secret sent with ``AUTH``, kept to renew the permissions.
-        permissions: Permissions, once it is authorized.
+        certificate_role: Role in this certificate; empty: none.
+        user_id: Id of the user of this host who connected; None if unknown.
+        secret: Secret sent with ``AUTH``, kept to find its permissions or principal again.
+        is_authenticated: Its principal is that of ``AUTH``.
+        principal: Its principal in a generation of the access control.
+        generation: This generation; -1: the principal is not known yet.
+        counted_for: The principal whose quota of connections counts it; None: none.
+        permissions: Permissions of an authorization server, if that has authorized it.
         published: Number of published messages by topic, for at most 1,000 topics; the oldest
             entries are dropped first.
     """
@@ -57,7 +66,13 @@ class ClientSession:
     tls: bool = False
     encryption: TlsStatistics | None = None
     common_name: str = ""
+    certificate_role: str = ""
+    user_id: int | None = None
     secret: bytes = b""
+    is_authenticated: bool = False
+    principal: Principal = NOBODY
+    generation: int = -1
+    counted_for: Principal | None = None
     permissions: Permissions | None = None
     published: dict[str, int] = field(default_factory=dict)
 
@@ -87,10 +102,10 @@ class ClientSession:
         """Whether the connection closes once pending output is sent."""
         return self.state is _CLOSED
 
-    def record_address(self, transport: asyncio.BaseTransport) -> None:
-        """Record the address."""
-        peer = transport.get_extra_info("peername")
-        self.address = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "unix")
+    def record_peer(self, transport: asyncio.BaseTransport) -> None:
+        """Record the address, and the user of this host who connected."""
+        self.user_id = peer_user(transport)
+        self.address = address_of(transport)
 
     def encrypted(self, transport: asyncio.BaseTransport) -> None:
         """Record that it uses TLS now, with the details."""
@@ -102,7 +117,9 @@ class ClientSession:
                 version=(encryption.version() or "").replace("TLSv1", "TLS1"),
                 protocol=encryption.selected_alpn_protocol() or "",
             )
-            self.common_name = _common_name(encryption)
+            self.common_name = certificate_name(transport)
+            self.certificate_role = certificate_role(transport)
+            self.generation = -1  # the certificate may be its credential
 
     def count_published(self, topic: str, count: int) -> None:
         """Count messages that the client published."""
@@ -116,21 +133,17 @@ class ClientSession:
 
     @property
     def authorized(self) -> bool:
-        """Whether the client has permissions."""
-        return self.permissions is not None
+        """Whether the client was authorized by ``AUTH``."""
+        return self.permissions is not None or self.is_authenticated
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """Name and URL of the client that ``AUTH`` found; empty before."""
+        if self.permissions is not None:
+            return self.permissions.identity, self.permissions.identity_url
+        return (self.principal.id, "") if self.is_authenticated else ("", "")
 
     @property
     def host(self) -> str:
         """Return the client's host, its default name until IDENTIFY."""
         return self.address.rsplit(":", 1)[0]
-
-
-def _common_name(encryption: ssl.SSLObject) -> str:
-    """Return the common name in the client's certificate; empty if it presented none."""
-    subject = (encryption.getpeercert() or {}).get("subject", ())
-    assert isinstance(subject, tuple)
-    for names in subject:
-        for name in names:
-            if name[0] == "commonName":
-                return str(name[1])
-    return ""

@@ -10,6 +10,8 @@ and answered at once.
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from penstock.broker.tcp.authorizer import Authorizer
     from penstock.broker.tcp.tcp_connection import Outcome, TcpConnection
     from penstock.broker.topics.topic import Topic
+    from penstock.core.access.quota_use import PublishQuota
 
     Step = Callable[[TcpConnection, c.Command], Outcome]
 
@@ -59,6 +62,7 @@ class CommandHandler:
     def __init__(self, broker: Broker, limits: NegotiationLimits, authorizer: Authorizer) -> None:
         self._broker = broker
         self._limits = limits
+        self._limits_with_auth = replace(limits, auth_required=True)
         self._authorizer = authorizer
         publishing = PublishCommands(broker, authorizer)
         self._effects: dict[ClientEffect, Step] = {
@@ -116,8 +120,11 @@ class CommandHandler:
 
     def _negotiate(self, connection: TcpConnection, command: c.Command) -> ClientEvent:
         assert isinstance(command, c.Identify)
-        negotiated = negotiate(command.body, self._limits)
         session = connection.session
+        limits = self._limits
+        if self._authorizer.needs_auth(session):
+            limits = self._limits_with_auth
+        negotiated = negotiate(command.body, limits)
         session.agreed_codec = _codec(negotiated)  # created before the answer promises it
         session.negotiated = negotiated
         if negotiated.tls:
@@ -262,10 +269,16 @@ class PublishCommands:
         publish = _Publish("DPUB", command.topic, [message], len(message), due_ms=due_ms)
         return self._put(connection, publish)
 
-    def _put(self, connection: TcpConnection, publish: _Publish) -> Awaitable[None] | None:
+    def _put(
+        self, connection: TcpConnection, publish: _Publish, *, is_counted: bool = False
+    ) -> Awaitable[None] | None:
+        """Publish; `is_counted`: the quota of the publisher has allowed it."""
         asking = self._authorizer.check(connection, publish.name, publish.topic)
         if asking is not None:
-            return self._put_when(asking, connection, publish)
+            return self._put_when(asking, connection, publish, is_counted=is_counted)
+        quota = connection.rights.publish_quota
+        if quota is not None and not is_counted and not _is_taken_now(quota, publish):
+            return self._put_later(quota, connection, publish)
         topic = self._broker.topics.find(publish.topic)
         if topic is None:
             return self._put_when(self._make_topic(publish), connection, publish)
@@ -287,12 +300,45 @@ class PublishCommands:
         return None
 
     async def _put_when(
-        self, ready: Awaitable[object], connection: TcpConnection, publish: _Publish
+        self,
+        ready: Awaitable[object],
+        connection: TcpConnection,
+        publish: _Publish,
+        *,
+        is_counted: bool = True,
     ) -> None:
         await ready
-        waiting = self._put(connection, publish)
+        # The right is checked again: it may have been removed meanwhile.
+        waiting = self._put(connection, publish, is_counted=is_counted)
         if waiting is not None:
             await waiting
+
+    def _put_later(
+        self, quota: PublishQuota, connection: TcpConnection, publish: _Publish
+    ) -> Awaitable[None]:
+        """Publish when the quota of the publisher allows it.
+
+        Its answer is late, and commands behind it are not read, so that the client slows down.
+
+        Raises:
+            CommandRefused: It would have to wait for too long.
+        """
+        if publish.name == "PUB" and len(publish.messages) > 1:
+            return self._put_each(connection, publish)
+        count, origin = len(publish.messages), connection.session.address
+        try:
+            delay_s = quota.delay_s(count, publish.size_bytes, origin)
+        except PenstockError as error:
+            raise publish.refused(error) from error
+        return self._put_when(asyncio.sleep(delay_s), connection, publish)
+
+    async def _put_each(self, connection: TcpConnection, publish: _Publish) -> None:
+        """Publish consecutive PUBs one after the other: each waits only for its own turn."""
+        for message in publish.messages:
+            assert isinstance(message, bytes), "PUB has its messages as bytes"
+            waiting = self._put(connection, _Publish("PUB", publish.topic, [message], len(message)))
+            if waiting is not None:
+                await waiting
 
     async def _make_topic(self, publish: _Publish) -> None:
         try:
@@ -308,3 +354,7 @@ class PublishCommands:
         except PenstockError as error:
             raise publish.refused(error) from error
         connection.output.send(publish.answer)
+
+
+def _is_taken_now(quota: PublishQuota, publish: _Publish) -> bool:
+    return quota.is_taken_now(len(publish.messages), publish.size_bytes)

@@ -106,7 +106,7 @@ class InputBuffer:
     @property
     def waits_for_turn(self) -> bool:
         """Whether other connections come first, before more input is parsed or read."""
-        return self._had_turn or self.holds_more
+        return self._had_turn or self._packed or self._parser.waiting_bytes > 0
 
     @property
     def wanted_bytes(self) -> int:

@@ -167,7 +167,7 @@ class OutputBuffer:
                         self.flush()
                     finally:
                         if self._transport is not None:
-                            self._transport.close()
+                            self._close_transport(self._transport)
                 case ClientEffect.ABORT_TRANSPORT:
                     if self._transport is not None:
                         self._transport.abort()
@@ -177,6 +177,15 @@ class OutputBuffer:
                     self._memory.hold(self, 0)
                 case _:
                     raise AssertionError(f"{effect} is not an effect of an end")
+
+    @staticmethod
+    def _close_transport(transport: asyncio.Transport) -> None:
+        """Close a transport; abort it if that raises, because who asked may not ask again."""
+        try:
+            transport.close()
+        except BaseException:
+            transport.abort()
+            raise
 
     def _report_held(self) -> None:
         self._memory.hold(self, self._waiting_bytes + self.unread_bytes)

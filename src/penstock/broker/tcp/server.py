@@ -17,20 +17,23 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker.client_registry import ClientStatistics
 from penstock.broker.protocol.connection_state import ClientState
 from penstock.broker.protocol.limits import ProtocolLimits
+from penstock.broker.security.tls import ClientCertificates
 from penstock.broker.tcp.authorizer import Authorizer
 from penstock.broker.tcp.command_handler import CommandHandler
 from penstock.broker.tcp.heartbeats import Heartbeats
 from penstock.broker.tcp.listeners import BACKLOG
 from penstock.broker.tcp.tcp_connection import TcpConnection
+from penstock.broker.time_slices import TimeSlices
 from penstock.core.errors import NotFound, PenstockError
-from penstock.core.loop_tasks import call_each, start_job
+from penstock.core.loop_tasks import call_each, keep_running, start_job
+from penstock.core.threads import OnDeath
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Sequence
 
     from penstock.broker.broker import Broker
     from penstock.broker.security.auth_servers import AuthServers
+    from penstock.broker.security.tls import ServerTls
     from penstock.broker.tcp.connection_consumer import ConnectionConsumer
 
 
@@ -40,13 +43,15 @@ _NSQ_STATES: Final = {
     ClientState.CLOSED: 4,
 }
 _NSQ_NEW: Final = 0
+_ACCESS_ROUND_S: Final = 1.0
+_CHECKS_PER_TURN: Final = 100
 
 
 def client_statistics(connection: TcpConnection) -> ClientStatistics:
     """Return the statistics of a connection."""
     session, consumer = connection.session, connection.consumer
     negotiated = session.negotiated
-    permissions = session.permissions
+    identity, identity_url = session.identity
     client_id, hostname = negotiated.client_id, negotiated.hostname
     return ClientStatistics(
         client_id=session.host if client_id is None else client_id,
@@ -67,9 +72,9 @@ def client_statistics(connection: TcpConnection) -> ClientStatistics:
         topology_region=negotiated.topology_region,
         published=session.published.copy(),
         tls=session.encryption,
-        authorized=permissions is not None,
-        identity="" if permissions is None else permissions.identity,
-        identity_url="" if permissions is None else permissions.identity_url,
+        authorized=session.authorized,
+        identity=identity,
+        identity_url=identity_url,
     )
 
 
@@ -83,7 +88,7 @@ class TcpServer:
         broker: The broker.
         listeners: Bound TCP or unix sockets; closed by `stop`.
         authority: Authorization servers, or None.
-        tls: TLS context, or None if the broker has no certificate.
+        tls: TLS of the broker, or None if it has no certificate.
     """
 
     def __init__(
@@ -91,7 +96,7 @@ class TcpServer:
         broker: Broker,
         listeners: Sequence[socket.socket],
         authority: AuthServers | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
         options = broker.options
         self.broker = broker
@@ -101,9 +106,11 @@ class TcpServer:
             max_ready_count=options.clients.max_ready_count,
             max_requeue_ms=options.max_requeue_ms,
         )
-        authorizer = Authorizer(options.token, authority, broker.clock)
-        offered = replace(options.clients, tls=tls is not None, auth_required=authorizer.closed)
+        asks = options.tls.client_certificates is not ClientCertificates.NONE
+        authorizer = Authorizer(broker.access, authority, broker.clock, asks_certificates=asks)
+        offered = replace(options.clients, tls=tls is not None, auth_required=False)
         self.handler = CommandHandler(broker, offered, authorizer)
+        self._authorizer = authorizer
         self.tls = tls
         self.heartbeats = Heartbeats()
         self.connections: dict[int, TcpConnection] = {}
@@ -113,6 +120,8 @@ class TcpServer:
         self._none_left = asyncio.Event()
         self._none_left.set()
         self._leaving: set[asyncio.Task[None]] = set()
+        self._watching: asyncio.Task[None] | None = None
+        self._checked_generation = broker.access.generation
 
     async def start(self) -> None:
         """Start listening."""
@@ -126,9 +135,13 @@ class TcpServer:
                 backlog=BACKLOG,  # asyncio calls `listen` again, by default with a small backlog
             )
             self._servers.append(server)
+        self._watching = keep_running("access of consumers", self._watch, on_death=OnDeath.RESTART)
 
     async def stop(self) -> None:
         """Stop listening and close the connections."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
         call_each([server.close for server in self._servers])
         call_each([connection.close for connection in self.connections.values()])
         if not await self._are_gone(self.broker.options.stop_timeout_ms / 1000):
@@ -155,9 +168,15 @@ class TcpServer:
         self.connections[connection.number] = connection
         self._none_left.clear()
 
+    def knows(self, connection: TcpConnection) -> bool:
+        """Return whether the client of a connection has a principal or permissions."""
+        return self._authorizer.knows(connection.session)
+
     def disconnected(self, connection: TcpConnection) -> None:
         """Remove a connection, and its ephemeral channel if it was the last consumer."""
         self.connections.pop(connection.number, None)
+        self._authorizer.left(connection.session)
+        connection.rights.close()
         if not self.connections:
             self._none_left.set()
         consumer = connection.consumer
@@ -171,6 +190,26 @@ class TcpServer:
                 task = start_job("ephemeral channel", self._drop_channel(consumer))
                 self._leaving.add(task)
                 task.add_done_callback(self._leaving.discard)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(_ACCESS_ROUND_S)
+            await self.end_refused_consumers()
+
+    async def end_refused_consumers(self) -> None:
+        """Close the connections of consumers whose right was removed or whose credential expired.
+
+        Other connections are checked at their next command.
+        """
+        generation = self.broker.access.generation
+        has_changed = generation != self._checked_generation
+        turns = TimeSlices(_CHECKS_PER_TURN)
+        for connection in list(self.connections.values()):
+            if has_changed or connection.session.principal.expires_ms is not None:
+                if not (connection.session.closed or self._authorizer.may_stay(connection)):
+                    connection.fail("E_UNAUTHORIZED", "AUTH is no longer valid")
+                await turns.step()
+        self._checked_generation = generation
 
     async def _are_gone(self, timeout_s: float) -> bool:
         try:

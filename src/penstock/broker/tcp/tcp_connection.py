@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeAlias, cast
 
 from penstock.broker.protocol import commands as c
 from penstock.broker.protocol import frames
 from penstock.broker.protocol.connection_state import ClientEffect, ClientEvent, ClientState
-from penstock.broker.publish_admission import BodyMemory
+from penstock.broker.publish_admission import LARGE_BODY_BYTES, BodyMemory
+from penstock.broker.security.rights import ConnectionRights
 from penstock.broker.security.tls import Requirement
 from penstock.broker.tcp.client_session import ClientSession
 from penstock.broker.tcp.connection_consumer import ConnectionConsumer
@@ -35,17 +35,22 @@ from penstock.broker.tcp.output_buffer import OutputBuffer
 from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import PenstockError
 from penstock.core.loop_tasks import start_job
+from penstock.core.tls_trust import is_loopback
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
     from penstock.broker.broker import Broker
     from penstock.broker.protocol.limits import ProtocolLimits
+    from penstock.broker.security.tls import ServerTls
     from penstock.broker.tcp.heartbeats import Heartbeats
 
 
 _logger = logging.getLogger(__name__)
 
+# Members of an `Enum` are looked up slowly.
+_CLOSED: Final = ClientState.CLOSED
+_HEARTBEAT_DUE: Final = ClientEvent.HEARTBEAT_DUE
 _UPGRADING: Final = ClientState.UPGRADING
 _UNREAD_BYTES_MAX: Final = 1 << 22  # of answers
 _HANDSHAKE_S: Final = 5.0
@@ -54,6 +59,7 @@ _FAREWELL_S: Final = 2.0  # for a client under TLS to read the rest and to close
 
 # An event that follows from a command or from an effect, or an awaitable if it is not done yet.
 Outcome: TypeAlias = "Awaitable[ClientEvent | None] | ClientEvent | None"
+_EffectStep: TypeAlias = "Callable[[TcpConnection], Awaitable[ClientEvent] | None]"
 
 
 class CommandPort(Protocol):
@@ -75,13 +81,13 @@ class ServerContext(Protocol):
         broker: The broker.
         limits: Limits on the input of clients.
         heartbeats: Schedule of the heartbeats of connections.
-        tls: TLS context of the server, if it has a certificate.
+        tls: TLS of the server, if it has a certificate.
     """
 
     broker: Broker
     limits: ProtocolLimits
     heartbeats: Heartbeats
-    tls: ssl.SSLContext | None
+    tls: ServerTls | None
 
     @property
     def handler(self) -> CommandPort:
@@ -90,6 +96,10 @@ class ServerContext(Protocol):
 
     def connected(self, connection: TcpConnection) -> None:
         """Register a connection."""
+        ...
+
+    def knows(self, connection: TcpConnection) -> bool:
+        """Return whether the client of a connection has a principal or permissions."""
         ...
 
     def disconnected(self, connection: TcpConnection) -> None:
@@ -107,7 +117,8 @@ class TcpConnection(asyncio.Protocol):
         number: Its number.
 
     Attributes:
-        session: State of the connection, address, negotiated settings, TLS.
+        session: State of the connection, address, negotiated settings, TLS, principal.
+        rights: The rights that the client was found to have.
         output: Queue of data to send.
         consumer: Its consumer of a channel, after SUB.
     """
@@ -115,9 +126,11 @@ class TcpConnection(asyncio.Protocol):
     def __init__(self, server: ServerContext, number: int) -> None:
         broker = server.broker
         self.number = number
+        # `connection_made` relaxes it for loopback.
         needs_tls = broker.options.tls.requirement is not Requirement.NOBODY
         state = ClientState.TLS_REQUIRED if needs_tls else ClientState.NEW
         self.session = ClientSession(broker.clock.now_ms(), state)
+        self.rights = ConnectionRights(broker.access, broker.clock, messages_of=self._messages_of)
         self.output = OutputBuffer(self.session, broker.memory)
         self.consumer: ConnectionConsumer | None = None
         self.heartbeat_slot = 0
@@ -129,6 +142,13 @@ class TcpConnection(asyncio.Protocol):
         self._going_on = False  # `_go_on` is scheduled; other connections get their turn first
         self._heard_s = 0.0
 
+    def _messages_of(self, use: tuple[object, str]) -> int:
+        """Return how many messages the client published to a topic, or received."""
+        topic, channel = use
+        if channel:
+            return 0 if self.consumer is None else self.consumer.message_count
+        return self.session.published.get(str(topic), 0)
+
     # -- called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -137,7 +157,13 @@ class TcpConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         try:
             self.output.begin(self._transport)
-            self.session.record_address(transport)
+            self.session.record_peer(transport)
+            self.rights.origin = self.session.address
+            if self._server.broker.options.tls.requirement is Requirement.REMOTE:
+                peer = transport.get_extra_info("peername")
+                # A client of the Unix socket has no address.
+                if not isinstance(peer, tuple) or is_loopback(peer[0]):
+                    self.session.state = ClientState.NEW
             self._heard_s = asyncio.get_running_loop().time()
             self._server.connected(self)
             self._restart_heartbeat()
@@ -161,7 +187,7 @@ class TcpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Execute the commands that are complete now."""
-        if not self.session.closed:
+        if self.session.state is not _CLOSED:
             self._take(data)
 
     def pause_writing(self) -> None:
@@ -196,7 +222,10 @@ class TcpConnection(asyncio.Protocol):
             # Only complete commands show that a client is alive; single bytes of a slow one do not.
             self._heard_s = asyncio.get_running_loop().time()
         self._carry_out()
-        wanted = 0 if self.session.closed else self._intake.wanted_bytes
+        wanted = 0 if self.session.state is _CLOSED else self._intake.wanted_bytes
+        if wanted > LARGE_BODY_BYTES and self._busy is None and not self._server.knows(self):
+            # Otherwise clients without a credential could hold the memory of all publishers.
+            raise c.CommandRefused("E_AUTH_FIRST", "AUTH required before a large body")
         if self._body_memory.watch(self, wanted, is_another=is_another):
             self._pace_input()
         self._go_on_later()
@@ -216,7 +245,7 @@ class TcpConnection(asyncio.Protocol):
     def _go_on(self) -> None:
         self._going_on = False
         self._intake.begin_turn()
-        if self.session.closed or self._is_full:
+        if self.session.state is _CLOSED or self._is_full:
             return  # freed memory or read answers call this again
         if self._intake.holds_more:
             self._take(b"")
@@ -236,7 +265,7 @@ class TcpConnection(asyncio.Protocol):
 
     def _pace_input(self) -> None:
         transport = self._transport
-        if transport is None or self.session.closed:
+        if transport is None or self.session.state is _CLOSED:
             return
         if self._is_full or self._intake.waits_for_turn:
             if transport.is_reading():
@@ -249,7 +278,7 @@ class TcpConnection(asyncio.Protocol):
     def _carry_out(self) -> None:
         """Execute commands until one has to wait or none is left."""
         commands = self._intake.commands
-        while commands and self._busy is None and not self.session.closed:
+        while commands and self._busy is None and self.session.state is not _CLOSED:
             command = commands.popleft()
             try:
                 outcome = self._server.handler.carry_out(self, command)
@@ -275,7 +304,7 @@ class TcpConnection(asyncio.Protocol):
         outcome = None
         for effect in self.session.apply(event):
             assert outcome is None, f"{event}: only the last effect may take time"
-            outcome = self._carry_out_effect(effect)
+            outcome = self._effects[effect](self)
         return outcome
 
     async def _finish(self, outcome: Awaitable[ClientEvent | None] | None) -> None:
@@ -319,27 +348,20 @@ class TcpConnection(asyncio.Protocol):
 
     # -- effects
 
-    def _carry_out_effect(self, effect: ClientEffect) -> Awaitable[ClientEvent] | None:
-        """Carry out an effect of an event that is neither a command nor an end."""
-        match effect:
-            case ClientEffect.RESTART_HEARTBEAT:
-                self._restart_heartbeat()
-            case ClientEffect.SEND_HEARTBEAT:
-                if self._intake.greeted:
-                    self.output.send_now(frames.HEARTBEAT)
-            case ClientEffect.SEND_SETTINGS:
-                answer = self.session.negotiated.answer
-                self.output.send(frames.OK if answer is None else frames.response(answer))
-            case ClientEffect.START_TLS:
-                return self._start_tls()
-            case ClientEffect.START_COMPRESSION:
-                self.output.flush()
-                self.session.codec = self.session.agreed_codec
-            case ClientEffect.SEND_OK:
-                self.output.send(frames.OK)
-            case _:
-                raise AssertionError(f"{effect} is an effect of a command or of an end")
-        return None
+    def _send_heartbeat_now(self) -> None:
+        if self._intake.greeted:
+            self.output.send_now(frames.HEARTBEAT)
+
+    def _send_settings(self) -> None:
+        answer = self.session.negotiated.answer
+        self.output.send(frames.OK if answer is None else frames.response(answer))
+
+    def _start_compression(self) -> None:
+        self.output.flush()
+        self.session.codec = self.session.agreed_codec
+
+    def _send_ok(self) -> None:
+        self.output.send(frames.OK)
 
     async def _start_tls(self) -> ClientEvent:
         """Switch to TLS.
@@ -347,8 +369,8 @@ class TcpConnection(asyncio.Protocol):
         Raises:
             CommandRefused: The handshake failed.
         """
-        context = self._server.tls
-        assert context is not None
+        assert self._server.tls is not None
+        context = self._server.tls.context
         self.output.flush()
         if not self._intake.is_empty:
             # Commands that an attacker injected before the handshake must not be executed.
@@ -371,6 +393,7 @@ class TcpConnection(asyncio.Protocol):
             self._transport = secure
             self.output.begin(secure)
             self.session.encrypted(secure)
+            self.rights.forget()
         except BaseException as error:
             self._transport = None
             self.output.end()  # send nothing unencrypted after part of a handshake
@@ -409,4 +432,14 @@ class TcpConnection(asyncio.Protocol):
         elif silent:
             self.close()
         else:
-            self._react(ClientEvent.HEARTBEAT_DUE)
+            self._react(_HEARTBEAT_DUE)
+
+    # How it carries out the effects of events that are neither commands nor ends.
+    _effects: ClassVar[dict[ClientEffect, _EffectStep]] = {
+        ClientEffect.RESTART_HEARTBEAT: _restart_heartbeat,
+        ClientEffect.SEND_HEARTBEAT: _send_heartbeat_now,
+        ClientEffect.SEND_SETTINGS: _send_settings,
+        ClientEffect.START_TLS: _start_tls,
+        ClientEffect.START_COMPRESSION: _start_compression,
+        ClientEffect.SEND_OK: _send_ok,
+    }

@@ -23,7 +23,7 @@ class BatchProducer:
     """A producer and the sequence number of a publish, to detect a repeated publish.
 
     Attributes:
-        number: 64-bit hash of the producer's name.
+        number: 64-bit hash of the producer's name, and of its owner if it has one.
         sequence: Grows with each publish of the producer to a stream partition.
     """
 
@@ -31,8 +31,15 @@ class BatchProducer:
     sequence: int
 
     @classmethod
-    def named(cls, name: str, sequence: int) -> Self:
+    def named(cls, name: str, sequence: int, owner: str = "") -> Self:
         """Return the producer with this name and sequence number.
+
+        Args:
+            name: Its name.
+            sequence: The sequence number.
+            owner: Id of the principal to which the name belongs; empty: to the installation. So
+                one principal cannot use the names of another one with higher numbers, after which
+                the messages of the other would count as repeated.
 
         Raises:
             InvalidRequest: The name or the sequence number is invalid.
@@ -42,7 +49,9 @@ class BatchProducer:
             raise InvalidRequest(
                 f"{sequence} is not a valid sequence number: count up from 0", place="sequence"
             )
-        digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+        # A zero byte is in no name, so no name is equal to an owner with a name.
+        text = f"{owner}\0{name}" if owner else name
+        digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
         return cls(int.from_bytes(digest, "little"), sequence)
 
 

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from penstock.core.errors import CorruptData, NotFound
+from penstock.core.access.principal import ASSIGNABLE, parse_principal
+from penstock.core.errors import CorruptData, InvalidRequest, NotFound
 from penstock.core.whole_numbers import within_int64
 from penstock.flow.graph.export import document
+from penstock.flow.graph.flow_comments import NO_COMMENTS, FlowComments
 from penstock.flow.graph.flow_model import Flow
-from penstock.flow.graph.source_locations import InvalidFlow
 from penstock.flow.graph.yaml_reader import read_flow
 
 if TYPE_CHECKING:
@@ -69,19 +70,27 @@ class AppliedFlow:
         flow: The flow.
         revision: Increases by one with each change of the flow; 0: no flow was applied yet.
         wanted: Which components should run.
+        owner: Id of the principal that applied it, and for which it acts; empty: the installation.
+        comments: Comments of its file.
     """
 
     flow: Flow
     revision: int = 0
     wanted: WantedStates = field(default_factory=WantedStates)
+    owner: str = ""
+    comments: FlowComments = NO_COMMENTS
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True):
+class _File(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     format: int
     revision: int
     all_running: bool
     exceptions: dict[str, bool]
     flow: dict[str, object]
+    # Releases before it find it in no flow that they stored, and in none of the installation.
+    owner: str = ""
+    # As with the owner: a flow without comments is stored as before.
+    comments: FlowComments = NO_COMMENTS
 
 
 class AppliedFlowFile:
@@ -113,11 +122,14 @@ class AppliedFlowFile:
                 raise CorruptData(self._path, 0, f"format {file.format} is of another Penstock")
             stored = {name: _fitting(value, name) for name, value in file.flow.items()}
             flow = read_flow(msgspec.json.encode(stored), self._path).flow
-        except (msgspec.MsgspecError, InvalidFlow) as error:
+            owner = _checked_owner(file.owner)
+            file.comments.check()
+        except (msgspec.MsgspecError, InvalidRequest) as error:
             raise CorruptData(
                 self._path, 0, f"{error}: restore the file, or remove it and apply the flow again"
             ) from error
-        return AppliedFlow(flow, file.revision, WantedStates(file.all_running, file.exceptions))
+        wanted = WantedStates(file.all_running, file.exceptions)
+        return AppliedFlow(flow, file.revision, wanted, owner, file.comments)
 
     def save(self, applied: AppliedFlow) -> None:
         """Write the file, durably.
@@ -131,8 +143,16 @@ class AppliedFlowFile:
             applied.wanted.all_running,
             dict(applied.wanted.exceptions),
             document(applied.flow),
+            applied.owner,
+            applied.comments,
         )
         self._fs.write_atomically(self._path, msgspec.json.encode(file))
+
+
+def _checked_owner(owner: str) -> str:
+    if owner and parse_principal(owner).kind not in ASSIGNABLE:
+        raise InvalidRequest(f"a flow cannot act for {owner}")
+    return owner
 
 
 def _fitting(value: object, place: str) -> object:

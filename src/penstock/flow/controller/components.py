@@ -10,7 +10,7 @@ as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
@@ -52,12 +52,14 @@ from penstock.flow.session.statistics import IDLE
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from penstock.core.clock import Clock
     from penstock.flow.controller.connection_queues import ConnectionQueues
     from penstock.flow.controller.cron_progress import CronProgress
+    from penstock.flow.controller.flow_owner import FlowOwner
     from penstock.flow.controller.plans import FlowPlans
     from penstock.flow.graph.diff import FlowChange
     from penstock.flow.queue.queue import FlowFileQueue
-    from penstock.flow.scheduling.component import SchedulerStatistics
+    from penstock.flow.scheduling.component import ComponentStatistics
     from penstock.flow.scheduling.scheduler import Scheduler
     from penstock.flow.scheduling.strategy import ComponentSchedule
 
@@ -169,8 +171,10 @@ class FlowComponents:
         queues: Queues of the connections.
         services: Services of sessions.
         cron_progress: Handled firing times of CRON driven components.
+        owner: For whom the flow acts.
 
     Attributes:
+        owner: For whom the flow acts.
         schedules: Schedule of each component, by its id.
     """
 
@@ -180,7 +184,9 @@ class FlowComponents:
         queues: ConnectionQueues,
         services: SessionServices,
         cron_progress: CronProgress,
+        owner: FlowOwner,
     ) -> None:
+        self.owner: Final = owner
         self._scheduler = scheduler
         self._queues = queues
         self._services = services
@@ -192,6 +198,11 @@ class FlowComponents:
         self._states: dict[str, StateManager] = {}
 
     @property
+    def clock(self) -> Clock:
+        """Return the clock of the flow."""
+        return self._services.clock
+
+    @property
     def component_ids(self) -> set[str]:
         """Return the ids of all processors, funnels and ports."""
         return set(self._known.components)
@@ -200,6 +211,12 @@ class FlowComponents:
         """Return the name of a component for messages."""
         found = self._known.components.get(component_id)
         return component_id if found is None else f"{found.kind} {found}"
+
+    def names_of(self, ids: Iterable[str]) -> dict[str, str]:
+        """Return the names of components and connections, without those that are unknown."""
+        known = self._known
+        found = ((one, known.components.get(one) or known.connections.get(one)) for one in ids)
+        return {one: str(placed) for one, placed in found if placed is not None}
 
     def is_enabled(self, component_id: str) -> bool:
         """Return whether a component may be started."""
@@ -341,9 +358,11 @@ class FlowComponents:
         wait = unit.current_wait() if isinstance(unit, ProcessorNode) else None
         return () if wait is None else (replace(wait, work=self.name_of(component_id)),)
 
-    def component_statuses(self, scheduling: SchedulerStatistics) -> list[ComponentStatus]:
-        """Return the status of each component."""
-        known, by_id = self._known, {one.id: one for one in scheduling.components}
+    def component_statuses(
+        self, scheduling: Iterable[ComponentStatistics]
+    ) -> list[ComponentStatus]:
+        """Return the status of each component of which the scheduler has statistics."""
+        known, by_id = self._known, {one.id: one for one in scheduling}
         found = []
         for one, placed in known.components.items():
             unit = self._units.get(one)
@@ -365,11 +384,56 @@ class FlowComponents:
             )
         return found
 
-    def connection_statuses(self) -> list[ConnectionStatus]:
-        """Return the status of each connection."""
+    def placed(self, component_id: str) -> PlacedComponent:
+        """Return the definition of a component.
+
+        Raises:
+            NotFound: It was removed.
+        """
+        found = self._known.components.get(component_id)
+        if found is None:
+            raise NotFound(f"component {component_id} was removed from the flow")
+        return found
+
+    def ends_of(self, component_id: str) -> tuple[list[str], list[str]]:
+        """Return the ids of the incoming and of the outgoing connections of a component."""
+        incoming, outgoing = [], []
+        for one in self._known.connections.values():
+            if one.destination is not None and one.destination.id == component_id:
+                incoming.append(one.id)
+            if one.source is not None and one.source.id == component_id:
+                outgoing.append(one.id)
+        return incoming, outgoing
+
+    def state_of(self, component_id: str) -> Mapping[str, str]:
+        """Return the persistent state of a component.
+
+        Raises:
+            CorruptData: The journal contains another value in its place.
+        """
+        state = self._states.get(component_id)
+        return {} if state is None else state.get()
+
+    def clear_state(self, component_id: str) -> int:
+        """Delete the persistent state of a component that does not run; return its entries.
+
+        Raises:
+            Unavailable: It could not be written; the state is unchanged.
+        """
+        state = self._states.get(component_id)
+        entries = 0 if state is None else len(state.get())
+        if state is not None and entries:
+            state.clear(durable=True)
+        return entries
+
+    def connection_statuses(self, only: Iterable[str] | None = None) -> list[ConnectionStatus]:
+        """Return the status of each connection, or of some."""
         known, queues = self._known, self._queues.queues
         found = []
-        for one, placed in known.connections.items():
+        for one in known.connections if only is None else only:
+            placed = known.connections.get(one)
+            if placed is None:
+                continue
             queue, options = queues.get(one), self._queues.options.get(one)
             if queue is None or options is None:
                 continue  # it is just being removed
@@ -416,7 +480,7 @@ class FlowComponents:
         else:
             unit = ProcessorNode(
                 *(plans.units[one], connections, state, self._services),
-                *(self._scheduler, self._waits),
+                *(self._scheduler, self._waits, self.owner.problem),
             )
         served_ms = self._cron_progress.served_ms(one, schedule)
         requests = [self._scheduler.add(one, unit, replace(schedule, last_fired_ms=served_ms))]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import NotFound, PenstockError, counted
 from penstock.flow.queue.queue import FlowFileQueue
+from penstock.flow.repository.commit_note import expired_note
 from penstock.flow.repository.repository_changes import Changes
 
 if TYPE_CHECKING:
@@ -177,7 +178,9 @@ class ConnectionQueues:
     def _removed(self, queue: FlowFileQueue, expired: Sequence[FlowFile]) -> bool:
         """Remove FlowFiles that left a queue from the journal; if that fails, put them back."""
         try:
-            self._repository.commit(Changes(removes=expired))
+            records = self._repository.spool is not None
+            notes = [expired_note(expired, self._clock)] if records else []
+            self._repository.commit(Changes(removes=expired, notes=notes))
         except PenstockError as error:
             queue.put_many(expired)
             _logger.warning(

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
@@ -29,19 +29,27 @@ from penstock.flow.controller.bulletins import LOGGER_NAME, BulletinBoard
 from penstock.flow.controller.components import FlowComponents
 from penstock.flow.controller.connection_queues import ConnectionQueues
 from penstock.flow.controller.cron_progress import CronProgress
+from penstock.flow.controller.flow_owner import FlowOwner
 from penstock.flow.controller.flow_status import FlowStatus
+from penstock.flow.controller.inspection import FlowInspection
 from penstock.flow.controller.plans import FlowPlanner
 from penstock.flow.controller.processor_types import RegistryTypes
 from penstock.flow.controller.request_waits import answer
 from penstock.flow.controller.running_flow import RunningFlow, StartGuard
 from penstock.flow.graph.diff import FlowChange
+from penstock.flow.graph.flow_comments import NO_COMMENTS, FlowComments
 from penstock.flow.graph.flow_model import Flow
 from penstock.flow.graph.source_locations import InvalidFlow, SourceLocations
 from penstock.flow.graph.validation import validate
 from penstock.flow.prioritizers import check_prioritizer
+from penstock.flow.provenance.replay import FlowFileReplays
 from penstock.flow.queue.heap_budget import HeapBudget
+from penstock.flow.repository.commit_note import CommitNote
+from penstock.flow.repository.commit_spool import SPOOL_FOLDER, SpoolOptions
 from penstock.flow.repository.flowfile_repository import FlowFileRepository
 from penstock.flow.repository.options import RepositoryOptions
+from penstock.flow.repository.repository_changes import Changes
+from penstock.flow.scheduling.component_lifecycle import ComponentState
 from penstock.flow.scheduling.dispatcher import SchedulerOptions
 from penstock.flow.scheduling.pool import ThreadPool
 from penstock.flow.scheduling.scheduler import Scheduler
@@ -53,8 +61,10 @@ from penstock.storage.content.options import ContentOptions
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.waits import DependencyWait
+    from penstock.flow.flowfile import FlowFile
     from penstock.flow.processor.processor_registry import ProcessorRegistry
     from penstock.flow.queue.queue import FlowFileQueue
+    from penstock.flow.repository.commit_spool import CommitSpool
     from penstock.flow.repository.repository_changes import RecoveryEvent
     from penstock.storage.filesystem import FileSystem
 
@@ -74,7 +84,9 @@ class ControllerOptions:
         scheduler: Options of the scheduler.
         repository: Options of the FlowFile repository.
         content: Options of the content repository.
+        provenance: Limits of the record of provenance; None: it is not recorded.
         guard: Decides at the start whether components that were running are started.
+        owner: For whom the flow acts.
     """
 
     heap_bytes: int = 256 << 20
@@ -85,7 +97,9 @@ class ControllerOptions:
     scheduler: SchedulerOptions = field(default_factory=SchedulerOptions)
     repository: RepositoryOptions = field(default_factory=RepositoryOptions)
     content: ContentOptions = field(default_factory=ContentOptions)
+    provenance: SpoolOptions | None = None
     guard: StartGuard | None = None
+    owner: FlowOwner = field(default_factory=FlowOwner)
 
     def __post_init__(self) -> None:
         for name in ("heap_bytes", "expire_every_ms", "bulletins"):
@@ -98,6 +112,9 @@ class ControllerOptions:
 T = TypeVar("T")
 
 _NOTE_EVERY_MS: Final = 10_000
+_TRIM_EVERY_MS: Final = 10_000
+# As often as access control reads its files.
+_RECHECK_OWNER_MS: Final = 1_000
 
 
 class FlowController:
@@ -107,7 +124,9 @@ class FlowController:
 
     Attributes:
         bulletins: Recent bulletins of components.
+        inspection: Shows single parts.
         events: Events of recovery that an operator needs to know.
+        replays: Replays FlowFiles.
     """
 
     def __init__(
@@ -127,13 +146,20 @@ class FlowController:
         self._types = RegistryTypes(registry, imports=True)
         self._types_without_imports = RegistryTypes(registry, imports=False)
         self._options = options
+        self._clock = clock
         self._resources = resources
         self.bulletins = BulletinBoard(options.bulletins)
         logger = logging.getLogger(LOGGER_NAME)
         logger.addHandler(self.bulletins)
         resources.callback(logger.removeHandler, self.bulletins)
+        content, repository, kept = options.content, options.repository, options.provenance
+        if kept is not None:
+            content = replace(
+                content, retention_ms=kept.retention_ms, retention_bytes=kept.retention_bytes
+            )
+            repository = replace(repository, spool=kept)
         self._content = ContentRepository.open(
-            f"{folder}/content", fs=fs, clock=clock, options=options.content
+            f"{folder}/content", fs=fs, clock=clock, options=content
         )
         resources.callback(self._content.close)
         self._repository = FlowFileRepository.open(
@@ -141,14 +167,20 @@ class FlowController:
             fs=fs,
             clock=clock,
             content=self._content,
-            options=options.repository,
+            options=repository,
+            spool_folder=None if kept is None else f"{folder}/{SPOOL_FOLDER}",
         )
         resources.callback(self._repository.close)
         self.events: Sequence[RecoveryEvent] = self._repository.recovered.events
         background = resources.enter_context(SerialExecutor("flow-swap"))
         self._budget = HeapBudget(options.heap_bytes)
         self._queues = ConnectionQueues(self._repository, clock, self._budget, background.start_job)
-        self._services = SessionServices(self._repository, self._content, clock, new_uuid, fs)
+        self._services = SessionServices(
+            *(self._repository, self._content, clock, new_uuid, fs),
+            records=kept is not None,
+            revision=lambda: self._flow.applied.revision,
+        )
+        self.replays = FlowFileReplays(self._repository, self._content, clock, new_uuid)
         self._scheduling = MailboxThread(
             "flow-scheduler",
             clock=clock,
@@ -163,7 +195,10 @@ class FlowController:
         )
         self._control = MailboxThread("flow-control", clock=clock, daemon=True)
         cron_progress = CronProgress(self._repository)
-        self._parts = FlowComponents(self._scheduler, self._queues, self._services, cron_progress)
+        self._parts = FlowComponents(
+            *(self._scheduler, self._queues, self._services, cron_progress), options.owner
+        )
+        self.inspection = FlowInspection(self._parts, self._queues, self._scheduler, self._content)
         self._flow = RunningFlow(
             self._file,
             FlowPlanner(registry, environment, fs),
@@ -260,14 +295,25 @@ class FlowController:
             raise InvalidFlow(problems)
 
     def apply(
-        self, flow: Flow, *, revision: int | None = None, places: SourceLocations | None = None
+        self,
+        flow: Flow,
+        *,
+        revision: int | None = None,
+        places: SourceLocations | None = None,
+        owner: str = "",
+        comments: FlowComments = NO_COMMENTS,
     ) -> Sequence[FlowChange]:
-        """Apply a flow; unchanged components continue to run.
+        """Apply a flow; unchanged components continue to run, unless it acts with other rights.
+
+        A change of the comments alone is a revision, too, and stops nothing.
 
         Args:
             flow: The flow.
             revision: Revision on which the change is based; None: any.
             places: Positions of its parts in a file, for error messages.
+            owner: Id of the principal for which it acts; empty: the installation. The caller has
+                checked that this principal has the rights that the flow needs.
+            comments: Comments of its file.
 
         Returns:
             The changes.
@@ -280,7 +326,9 @@ class FlowController:
         """
         self._check(flow, places, self._types)
         return self._do(
-            partial(self._flow.apply, flow, revision, places), "apply flow %s", flow.name
+            partial(self._flow.apply, flow, revision, places, owner, comments),
+            "apply flow %s",
+            flow.name,
         )
 
     def diff(self, flow: Flow) -> Sequence[FlowChange]:
@@ -323,27 +371,80 @@ class FlowController:
             ) from failure
         return tuple(stopping)
 
-    def run_once(self, target: str) -> None:
-        """Trigger a stopped processor once; returns when it has stopped again.
+    def run_once(self, target: str) -> Mapping[str, str]:
+        """Trigger stopped components once; returns when they have stopped again.
+
+        Args:
+            target: Id or name of a component, or of a group: then each stopped component in it is
+                triggered. ``/`` is the whole flow.
+
+        Returns:
+            Why a component of a group could not run, by its id; empty: it ran.
 
         Raises:
-            NotFound: The flow does not have this processor.
-            Conflict: It is not stopped, or is invalid.
+            NotFound: Nothing in the flow has this name.
+            Conflict: The single component is not stopped, or is invalid.
         """
         # Begun as a command, so that a change that stopped the processor does not find it running.
-        ran = self._do(partial(self._flow.run_once, target), "run %s once", target)
-        self._wait_named(ran, target)
+        is_group = len(self._parts.targets(target)) != 1
+        running = self._do(partial(self._flow.run_once, target), "run %s once", target)
+        return self._outcomes(running, is_group=is_group)
 
-    def terminate(self, target: str) -> None:
-        """Abandon the threads of a processor that does not stop after a request.
+    def terminate(self, target: str) -> Mapping[str, str]:
+        """Abandon the threads of components that do not stop after a request.
+
+        Args:
+            target: Id or name of a component, or of a group: then each component in it that is
+                stopping is terminated. ``/`` is the whole flow.
+
+        Returns:
+            Why a component of a group was not terminated, by its id; empty: it was.
 
         Raises:
-            NotFound: The flow does not have this processor.
-            Conflict: No stop was requested.
+            NotFound: Nothing in the flow has this name.
+            Conflict: No stop of the single component was requested, or nothing in the group is
+                stopping.
         """
-        self._wait_named(self._scheduler.terminate(self._parts.component_id(target)), target)
+        ids = self._parts.targets(target)
+        is_group = len(ids) != 1
+        if is_group:
+            # A start that hangs is terminated, too, once its stop was requested.
+            states = (ComponentState.STARTING, ComponentState.STOPPING)
+            wanted = self._flow.applied.wanted
+            ids = [one for one in self._flow.in_state(ids, *states) if not wanted.runs(one)]
+            if not ids:
+                raise Conflict(f"nothing in {target} is stopping: stop it first")
+        terminated = {one: self._scheduler.terminate(one) for one in ids}
+        return self._outcomes(terminated, is_group=is_group)
+
+    def clear_state(self, target: str) -> int:
+        """Delete the persistent state of a stopped component; return the number of its entries.
+
+        Raises:
+            NotFound: The flow does not have this component.
+            Conflict: It is not stopped.
+            Unavailable: It could not be written; the state is unchanged.
+        """
+        return self._do(partial(self._flow.clear_state, target), "clear the state of %s", target)
+
+    # -- provenance
+
+    def record_download(self, flowfile: FlowFile, principal: str) -> None:
+        """Record that a principal got the content of a FlowFile, if provenance is recorded.
+
+        Raises:
+            Unavailable: It cannot be recorded now.
+        """
+        if self._repository.spool is not None:
+            now_ms = self._clock.now_ms()
+            note = CommitNote(time_ms=now_ms, downloads=[flowfile.id], principal=principal)
+            self._repository.commit(Changes(notes=[note]))
 
     # -- status
+
+    def names_of(self, ids: Iterable[str]) -> dict[str, str]:
+        """Return the names of components and connections, without those that are unknown."""
+        return self._parts.names_of(ids)
 
     def queue(self, target: str) -> FlowFileQueue:
         """Return the queue of a connection, by its id or its name.
@@ -351,7 +452,12 @@ class FlowController:
         Raises:
             NotFound: The flow does not have this connection.
         """
-        return self._queues.find(self._parts.connection_id(target))
+        return self.inspection.queue(target)
+
+    @property
+    def spool(self) -> CommitSpool | None:
+        """Return the spool of commits; None: provenance is not recorded."""
+        return self._repository.spool
 
     def check_synced(self) -> None:
         """Check that commits are synced in time; raise Unavailable if they are not."""
@@ -365,12 +471,13 @@ class FlowController:
         """Return the status of the flow."""
         applied = self._flow.applied
         scheduling = answer(self._scheduler.statistics())
-        components = self._parts.component_statuses(scheduling)
+        components = self._parts.component_statuses(scheduling.components)
         held = self._flow.held
         return FlowStatus(
             applied.flow.name,
             applied.flow.version,
             applied.revision,
+            applied.owner,
             components,
             self._parts.connection_statuses(),
             scheduling.threads,
@@ -423,9 +530,15 @@ class FlowController:
         every_ms = self._options.expire_every_ms
         timers = self._control.timers
         timers.schedule_every(every_ms, self._queues.expire, "expire FlowFiles")
+        timers.schedule_every(_RECHECK_OWNER_MS, self._flow.recheck_owner, "check the owner")
+        timers.schedule_every(_TRIM_EVERY_MS, self._trim_content, "delete old content")
         timers.schedule_every(_NOTE_EVERY_MS, self._note_cron_progress_later, "store firing times")
         kept = self._file.load()
         self._do(partial(self._flow.restore, kept), "restore flow %s", kept.flow.name)
+
+    def _trim_content(self) -> None:
+        with suppress(PenstockError):  # the next attempt comes soon
+            self._content.trim_retained()
 
     def _note_cron_progress_later(self) -> None:
         with suppress(PenstockError):  # the flow is being closed
@@ -435,13 +548,25 @@ class FlowController:
         future = self._control.executor.submit_change(command, description, *arguments)
         return answer(future)
 
-    def _wait_named(self, future: Future[None], target: str) -> None:
-        """Wait for a future.
+    def _outcomes(
+        self, futures: Mapping[str, Future[None]], *, is_group: bool
+    ) -> Mapping[str, str]:
+        """Wait for futures of components, by their ids; return why each failed, or an empty text.
 
         The scheduler knows only ids, so its errors get the component's name here.
+
+        Raises:
+            Conflict: It is the future of a single component, and failed so.
         """
-        try:
-            answer(future)
-        except Conflict as error:  # narrow: translates
-            id_ = self._parts.component_id(target)
-            raise Conflict(str(error).replace(id_, self._parts.name_of(id_))) from error
+        outcomes: dict[str, str] = {}
+        for one, future in futures.items():
+            try:
+                answer(future)
+            except Conflict as error:  # narrow: translates
+                text = str(error).replace(one, self._parts.name_of(one))
+                if not is_group:
+                    raise Conflict(text) from error
+                outcomes[one] = text
+            else:
+                outcomes[one] = ""
+        return outcomes

@@ -74,6 +74,7 @@ class FlowStatus:
         name: Name of the flow.
         version: Version that its author set.
         revision: Revision of the applied flow.
+        owner: Id of the principal for which it acts; empty: the installation.
         components: Processors, funnels and ports.
         connections: Connections with their queues.
         threads: Maximum number of concurrent runs.
@@ -91,6 +92,7 @@ class FlowStatus:
     name: str
     version: str
     revision: int
+    owner: str
     components: Sequence[ComponentStatus]
     connections: Sequence[ConnectionStatus]
     threads: int

@@ -14,6 +14,7 @@ from penstock.core.durations import parse_nifi_period
 from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.core.read_guard import READ_GUARD
 from penstock.flow.controller.processor_node import ProcessorPlan
+from penstock.flow.graph.declarations import ClassDeclaration
 from penstock.flow.graph.flow_index import FlowIndex, PlacedComponent, PlacedConnection, PlacedGroup
 from penstock.flow.graph.flow_model import BackoffMechanism, Processor, Strategy
 from penstock.flow.graph.parameters import ParameterValues
@@ -27,6 +28,7 @@ from penstock.flow.relationships import RelationshipRetry, RetryBackoff
 from penstock.flow.scheduling import strategy as scheduling
 from penstock.flow.scheduling.cron.expression import CronExpression
 from penstock.storage.filesystem import FileSystem, read_guarded
+from penstock.storage.secrets.secret_sources import SECRETS
 
 _NS_PER_MS: Final = 1_000_000
 
@@ -164,10 +166,23 @@ class FlowPlans:
         return ProcessorPlan(
             identity,
             lambda: self._registry.find(processor.type),
-            lambda: self._fetch().properties(placed),
+            lambda: self._fetch().properties(placed, self._sensitive(processor)),
             frozenset(processor.auto_terminated),
             retries,
         )
+
+    def _sensitive(self, processor: Processor) -> frozenset[str]:
+        """Return the names of the properties of a processor that may name secrets."""
+        return ClassDeclaration(self._registry.find(processor.type)).sensitive
+
+    def check_secrets(self) -> None:
+        """Note each secret that a property names and that has no value."""
+        for placed, processor in self.index.processors:
+            for name in self._sensitive(processor) & processor.properties.keys():
+                try:
+                    self._values.check_secret(processor.properties[name])
+                except PenstockError as error:
+                    self._note((*placed.path, "properties", name), error)
 
     def _period_ms(self, group: PlacedGroup, text: str) -> int:
         period_ns = parse_nifi_period(self._values.text(group, text))
@@ -177,7 +192,7 @@ class FlowPlans:
 
 
 class FlowPlanner:
-    """Makes plans of flows, with the registry and environment of this process.
+    """Makes plans of flows, with the registry, environment and secrets of this process.
 
     Args:
         registry: Finds the processors' classes.
@@ -201,8 +216,9 @@ class FlowPlanner:
         Raises:
             InvalidFlow: Lists every error.
         """
-        ParameterValues.load(index, self._environment, self._read_file, places)
+        ParameterValues.load(index, self._environment, self._read_file, places, SECRETS.get())
         plans = self.plans(index, places)
+        plans.check_secrets()
         if plans.problems:
             raise InvalidFlow(plans.problems)
         return plans
@@ -211,7 +227,9 @@ class FlowPlanner:
         """Return the plans of a flow; invalid plans never start."""
 
         def values() -> ParameterValues:
-            return ParameterValues.load_known(index, self._environment, self._read_file)
+            return ParameterValues.load_known(
+                index, self._environment, self._read_file, SECRETS.get()
+            )
 
         return FlowPlans(index, values, self._registry, places)
 

@@ -147,6 +147,7 @@ class ProcessorNode:
         services: Services of its sessions.
         signals: The scheduler.
         waits: Waits of all processors, by id.
+        refusal: Returns why the owner of the flow may not run a processor; empty: it may.
     """
 
     def __init__(
@@ -157,6 +158,7 @@ class ProcessorNode:
         services: SessionServices,
         signals: SchedulerSignals,
         waits: WaitTable,
+        refusal: Callable[[str], str] = lambda _processor_id: "",
     ) -> None:
         self.plan = plan
         self.connections = connections
@@ -164,6 +166,7 @@ class ProcessorNode:
         self.services = services
         self.signals = signals
         self.waits = waits
+        self.refusal = refusal
         self._instance: _Instance | None = None
         self._starting: _Instance | None = None
         self._open: set[SessionTransaction] = set()
@@ -234,6 +237,9 @@ class ProcessorNode:
 
     def problems(self) -> Sequence[str]:
         """Return the errors that keep it from running."""
+        refused = self.refusal(self.plan.identity.id)
+        if refused:
+            return [refused]
         try:
             return [str(one) for one in self.plan.kind().problems(self.plan.properties())]
         except PenstockError as error:

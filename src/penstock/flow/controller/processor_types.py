@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from penstock.core.errors import NotFound, PenstockError
 from penstock.flow.graph.declarations import (
@@ -10,7 +10,9 @@ from penstock.flow.graph.declarations import (
     ClassDeclaration,
     ProcessorDeclaration,
 )
+from penstock.flow.processor.processor import declared_properties
 from penstock.flow.processor.processor_registry import ProcessorRegistry
+from penstock.flow.processor.properties import PropertyFacts
 
 
 class RegistryTypes:
@@ -27,6 +29,10 @@ class RegistryTypes:
         self._imports = imports
         self._known: dict[str, ProcessorDeclaration] = {}
 
+    def without_imports(self) -> RegistryTypes:
+        """Return the same types, of which those of users are only known if they were imported."""
+        return RegistryTypes(self._registry, imports=False)
+
     def names(self) -> Iterable[str]:
         """Return the names of all types."""
         return self._registry.names()
@@ -42,6 +48,16 @@ class RegistryTypes:
                 return NOT_IMPORTED
             self._known[name] = ClassDeclaration(found)
         return self._known[name]
+
+    def facts(self, name: str) -> Mapping[str, PropertyFacts] | None:
+        """Return the declared properties of a type by name; None if the type is not known."""
+        try:
+            found = self._registry.find(name) if self._imports else self._registry.check(name)
+        except PenstockError:
+            return None
+        if found is None:
+            return None
+        return {one: prop.facts() for one, prop in declared_properties(found).items()}
 
     def why_missing(self, name: str) -> str:
         """Return why a class may not be named or does not exist; empty if the name is unknown."""

@@ -29,8 +29,10 @@ from penstock.flow.controller.applied_flow import AppliedFlow, AppliedFlowFile, 
 from penstock.flow.controller.bulletins import BulletinBoard, levels_of, names_of
 from penstock.flow.controller.request_waits import answer
 from penstock.flow.graph.diff import ChangeKind, FlowChange, diff
+from penstock.flow.graph.flow_comments import NO_COMMENTS, FlowComments
 from penstock.flow.graph.flow_index import FlowIndex
 from penstock.flow.graph.flow_model import Flow
+from penstock.flow.scheduling.component_lifecycle import ComponentState
 
 if TYPE_CHECKING:
     from penstock.flow.controller.components import FlowComponents
@@ -110,6 +112,7 @@ class RunningFlow:
             _logger.error("after the restart: %s", problem)
         self._cron_progress.forget(one for one in plans.schedules if not kept.wanted.runs(one))
         self._update_bulletins(plans.index)
+        self._parts.owner.take(kept.owner, plans.index)
         self._parts.change(plans, set())
         self.applied = kept
         if self._guard is not None and not self._guard.may_start():
@@ -118,7 +121,12 @@ class RunningFlow:
         self._start_wanted(self._parts.component_ids)
 
     def apply(
-        self, flow: Flow, revision: int | None, places: SourceLocations | None
+        self,
+        flow: Flow,
+        revision: int | None,
+        places: SourceLocations | None,
+        owner: str = "",
+        comments: FlowComments = NO_COMMENTS,
     ) -> Sequence[FlowChange]:
         """Apply a flow; raises as `FlowController.apply`."""
         before = self.applied
@@ -127,15 +135,24 @@ class RunningFlow:
                 f"the flow is at revision {before.revision}, not {revision}, because it was "
                 "changed meanwhile: review the change and try again"
             )
-        if before.revision and flow == before.flow:
+        is_taken = bool(before.revision) and owner != before.owner
+        if before.revision and flow == before.flow and not is_taken:
+            if comments != before.comments:
+                commented = replace(before, revision=before.revision + 1, comments=comments)
+                self._keep(commented)
+                self.applied = commented
             return ()
         changes = diff(_base(before, flow), flow)
         index = FlowIndex.of(flow)
         plans = self._planner.checked(index, places)
         components = frozenset(plans.schedules)
-        after = AppliedFlow(flow, before.revision + 1, before.wanted.only(components))
+        wanted = before.wanted.only(components)
+        after = AppliedFlow(flow, before.revision + 1, wanted, owner, comments)
         self.note_cron_progress()
         concerned = self._concerned(changes, index)
+        continues = is_taken and self._parts.owner.may_pass_to(owner)
+        if is_taken and not continues:  # they act for their owner until they stop
+            concerned |= self._parts.component_ids
         try:
             self.wait_stopped({one: self._scheduler.stop(one) for one in concerned})
             self._parts.refuse_losses(changes)
@@ -145,6 +162,7 @@ class RunningFlow:
             raise
         self.applied = after
         try:
+            self._parts.owner.take(owner, index, continues=continues)
             self._cron_progress.forget(self._parts.component_ids - components)
             self._update_bulletins(index)
             self._parts.change(plans, concerned)
@@ -159,6 +177,18 @@ class RunningFlow:
         self._release(self.held)
         self._start_wanted(concerned | self._parts.component_ids)
         return changes
+
+    def recheck_owner(self) -> None:
+        """Stop processors that the owner may no longer run, and start those that it may again.
+
+        A processor that must not run waits in its start, with the reason, and its FlowFiles stay in
+        their queues.
+        """
+        changed = self._parts.owner.changed() & self._parts.component_ids
+        for one in changed:
+            self._scheduler.stop(one)
+        for one in self._startable(changed):
+            self._scheduler.start(one)
 
     def start(self, target: str | None) -> Sequence[str]:
         """Start components, now and after every restart; raises as `FlowController.start`."""
@@ -194,18 +224,46 @@ class RunningFlow:
             self._parts.end_wait_after(stopped, one)
         return stopping, failure
 
-    def run_once(self, target: str) -> Future[None]:
-        """Begin a single run of a stopped component; the future is done when it has stopped.
+    def run_once(self, target: str) -> Mapping[str, Future[None]]:
+        """Begin a single run of a component, or of each stopped one of a group, by their ids.
+
+        A future is done when its component has stopped.
 
         Raises:
-            NotFound: The flow does not have this component.
+            NotFound: Nothing in the flow has this name.
         """
-        component_id = self._parts.component_id(target)
+        ids = self._parts.targets(target)
+        if len(ids) != 1:
+            ids = self.in_state(ids, ComponentState.STOPPED)
+        return {one: self._run_once(one) for one in ids}
+
+    def _run_once(self, component_id: str) -> Future[None]:
         ran = self._scheduler.run_once(component_id)
         # The scheduler refuses the run of a component that was started, which may still try to.
         if not self._startable([component_id]):
             self._parts.end_wait_after(ran, component_id)
         return ran
+
+    def in_state(self, ids: Iterable[str], *states: ComponentState) -> Sequence[str]:
+        """Return the components that are in one of some states; any thread may call it."""
+        found = answer(self._scheduler.statistics(list(ids))).components
+        return [one.id for one in found if one.state in states]
+
+    def clear_state(self, target: str) -> int:
+        """Delete the persistent state of a component; return the number of its entries.
+
+        Raises:
+            NotFound: The flow does not have this component.
+            Conflict: It is not stopped.
+            Unavailable: It could not be written; the state is unchanged.
+        """
+        component_id = self._parts.component_id(target)
+        if not self.in_state([component_id], ComponentState.STOPPED, ComponentState.DISABLED):
+            raise Conflict(
+                f"{self._parts.name_of(component_id)} is not stopped, and would write its state"
+                " again: stop it first"
+            )
+        return self._parts.clear_state(component_id)
 
     def note_cron_progress(self, *, ends_in_order: bool = True) -> None:
         """Store the handled firing times of CRON driven components, if there are any."""

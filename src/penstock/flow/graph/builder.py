@@ -204,14 +204,22 @@ class GroupBuilder:
         self._parameter(name, {"value": value, "description": description})
 
     def secret(
-        self, name: str, *, env: str | None = None, file: str | None = None, description: str = ""
+        self,
+        name: str,
+        *,
+        secret: str | None = None,
+        env: str | None = None,
+        file: str | None = None,
+        description: str = "",
     ) -> None:
-        """Add a sensitive parameter; give exactly one of `env` and `file`.
+        """Add a sensitive parameter; give exactly one of `secret`, `env` and `file`.
 
         Raises:
             Conflict: The name is already used.
         """
-        self._parameter(name, {"env": env, "file": file, "description": description})
+        self._parameter(
+            name, {"secret": secret, "env": env, "file": file, "description": description}
+        )
 
     def label(self, text: str, position: tuple[int, int] | None = None) -> None:
         """Add a label."""

@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 
 from penstock.core.durations import parse_nifi_period
 from penstock.core.errors import InvalidRequest
+from penstock.core.secret_names import is_reference
 from penstock.core.similar_names import nearest
 from penstock.flow.graph.declarations import ProcessorDeclaration, ProcessorTypes
 from penstock.flow.graph.flow_index import FlowIndex, PlacedComponent, PlacedGroup
@@ -115,7 +116,12 @@ class CheckContext:
             yield from self.parse_problems(path, parse_nifi_period, period)
 
     def public_problems(self, group: PlacedGroup, path: Path, text: str) -> Iterator[FlowProblem]:
-        """Find sensitive parameters in a value that is shown."""
+        """Find sensitive parameters, or the name of a secret, in a value that is shown."""
+        if is_reference(text):
+            yield self.problem(
+                path,
+                "this value is shown, so it must not name a secret: use a sensitive property",
+            )
         yield from self.reference_problems(group, path, text)
         scope = self.scopes.of(group)
         for name in references(text):

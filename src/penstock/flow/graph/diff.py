@@ -268,6 +268,8 @@ def _meanings(placed: _Placed, scopes: Scopes) -> dict[str, Parameter | None]:
 def _meaning(parameter: Parameter | None) -> str:
     if parameter is None:
         return ""
+    if parameter.secret is not None:
+        return f"secret {parameter.secret}"
     if parameter.env is not None:
         return f"environment variable {parameter.env}"
     return f"file {parameter.file}" if parameter.file is not None else repr(parameter.value)

@@ -15,6 +15,8 @@ from typing import Final
 
 import yaml
 
+from penstock.core.errors import InvalidRequest
+from penstock.core.secret_names import SCHEME
 from penstock.flow.graph.declarations import ProcessorTypes
 from penstock.flow.graph.flow_model import (
     FORMAT_NUMBER,
@@ -29,7 +31,7 @@ from penstock.flow.graph.flow_model import (
     Retry,
     Schedule,
 )
-from penstock.flow.graph.parameters import sole_reference
+from penstock.flow.graph.parameters import secret_reference, sole_reference
 
 _NAMES_ONLY: Final = {"funnels", "input_ports", "output_ports"}
 # JSON allows these characters within quotes; YAML forbids some and treats others as line ends.
@@ -92,11 +94,20 @@ def _without_literals(processor: Processor, types: ProcessorTypes) -> Processor:
     kept = {
         name: value
         for name, value in processor.properties.items()
-        if name not in secret or (isinstance(value, str) and sole_reference(value) is not None)
+        if name not in secret or is_reference(value)
     }
     if len(kept) == len(processor.properties):
         return processor
     return processor.model_copy(update={"properties": kept})
+
+
+def is_reference(value: str | tuple[str, ...]) -> bool:
+    """Return whether the value of a property only names a parameter or a secret."""
+    try:
+        is_secret = secret_reference(value) is not None
+    except InvalidRequest:
+        return False
+    return is_secret or (isinstance(value, str) and sole_reference(value) is not None)
 
 
 def _fields(model: FlowModel) -> dict[str, object]:
@@ -144,6 +155,8 @@ def _short(model: FlowModel) -> object:
     if isinstance(model, Parameter):
         if model.value is not None and fields.keys() == {"value"}:
             return model.value
+        if model.secret is not None and fields.keys() == {"secret", "sensitive"}:
+            return f"{SCHEME}{model.secret}"
         if not model.sensitive and model.value is None:
             fields["sensitive"] = False
         elif model.sensitive:

@@ -26,6 +26,7 @@ from pydantic_core import PydanticCustomError
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.names import COMPONENT, check_stored_name
+from penstock.core.secret_names import check_secret_name, is_reference, referenced_name
 from penstock.core.whole_numbers import INT64_MAX, INT64_MIN
 
 FORMAT_NUMBER: Final = 1
@@ -57,6 +58,20 @@ def _check_parameter_name(name: str) -> str:
             f"{name!r} is not a valid parameter name: use only letters, digits, spaces and . _ -"
         )
     return name
+
+
+def _referenced_name(text: str) -> str | None:
+    try:
+        return referenced_name(text)
+    except InvalidRequest as error:
+        raise _mistake(str(error)) from None
+
+
+def _check_secret_name(name: str) -> str:
+    try:
+        return check_secret_name(name)
+    except InvalidRequest as error:
+        raise _mistake(str(error)) from None
 
 
 def _check_id(text: str) -> str:
@@ -120,6 +135,7 @@ def _one_or_many(value: object) -> object:
 Name = Annotated[str, AfterValidator(_check_name)]
 ParameterName = Annotated[str, AfterValidator(_check_parameter_name)]
 Id = Annotated[str, AfterValidator(_check_id)]
+SecretName = Annotated[str, AfterValidator(_check_secret_name)]
 Text = Annotated[str, BeforeValidator(_as_text), AfterValidator(_check_text)]
 PropertyValue = Annotated[str | tuple[str, ...], BeforeValidator(_property_value)]
 Names = Annotated[
@@ -369,13 +385,15 @@ class Connection(FlowModel):
 class Parameter(FlowModel):
     """Value that properties and periods may name, ``#{name}``. Short form: the value.
 
-    Exactly one of `value`, `env` and `file` is given. External values are sensitive by default; a
-    value in the flow never is.
+    Exactly one of `value`, `env`, `file` and `secret` is given. External values are sensitive by
+    default, and a secret always is; a value in the flow never is. The short form of a secret is
+    ``secret://NAME``.
 
     Attributes:
         value: The value itself.
         env: Environment variable that contains it.
         file: Path of a file that contains it; line breaks at the end of the file are ignored.
+        secret: Name of a secret of Penstock.
         sensitive: Whether it is never shown.
         description: Purpose of the parameter.
     """
@@ -383,6 +401,7 @@ class Parameter(FlowModel):
     value: Text | None = None
     env: Text | None = None
     file: Text | None = None
+    secret: SecretName | None = None
     sensitive: bool = False
     description: Text = ""
 
@@ -390,16 +409,24 @@ class Parameter(FlowModel):
     @classmethod
     def _from_value(cls, data: object) -> object:
         if not isinstance(data, dict):
-            return {"value": "" if data is None else data}
-        outside = data.get("env") is not None or data.get("file") is not None
+            data = {"value": "" if data is None else data}
+        if is_reference(data.get("value")) and "secret" not in data:
+            rest = {name: value for name, value in data.items() if name != "value"}
+            data = {**rest, "secret": _referenced_name(str(data["value"]))}
+        outside = any(data.get(name) is not None for name in ("env", "file", "secret"))
         return {"sensitive": True, **data} if outside and "value" not in data else data
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        if sum(given is not None for given in (self.value, self.env, self.file)) != 1:
-            raise _mistake("a parameter needs exactly one of value, env and file")
+        sources = (self.value, self.env, self.file, self.secret)
+        if sum(given is not None for given in sources) != 1:
+            raise _mistake("a parameter needs exactly one of value, env, file and secret")
         if self.sensitive and self.value is not None:
-            raise _mistake("a sensitive value must not be written in the flow: use env or file")
+            raise _mistake(
+                "a sensitive value must not be written in the flow: use secret, env or file"
+            )
+        if self.secret is not None and not self.sensitive:
+            raise _mistake("a secret is always sensitive: leave out sensitive")
         return self
 
 

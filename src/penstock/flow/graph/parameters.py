@@ -8,6 +8,9 @@ context that it inherits from, in their order; otherwise to the parameter of tha
 group. ``##{`` stands for the characters ``#{``. Parameters within a parameter's value are not
 substituted.
 
+A sensitive property may also name a secret itself, ``secret://NAME``. In other properties that text
+is refused, because they are shown.
+
 Invariants: a sensitive value is never shown, neither in errors nor by ``repr``. Loading reports
 every missing value, not only the first.
 """
@@ -15,11 +18,12 @@ every missing value, not only the first.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.errors import PenstockError
+from penstock.core.secret_names import is_reference, names_in, referenced_name
 from penstock.core.similar_names import nearest
 from penstock.flow.graph.flow_index import FlowIndex, PlacedComponent, PlacedGroup
 from penstock.flow.graph.flow_model import Flow, Parameter, ParameterContext, Processor
@@ -29,6 +33,7 @@ from penstock.flow.graph.source_locations import (
     Path,
     SourceLocations,
 )
+from penstock.storage.secrets.secret_sources import Secrets
 
 MAX_VALUE_BYTES: Final = 1 << 20
 MASK: Final = "********"
@@ -62,6 +67,15 @@ def put_in(text: str, value_of: Callable[[str], str]) -> str:
     if "#{" not in text:
         return text
     return _REFERENCE.sub(lambda m: value_of(m[2].strip()) if m[1] is None else m[1], text)
+
+
+def secret_reference(value: str | tuple[str, ...]) -> str | None:
+    """Return the name of the secret that a property's value is; None: it is another value.
+
+    Raises:
+        InvalidRequest: It begins like the reference to a secret, but is not one.
+    """
+    return referenced_name(value) if isinstance(value, str) else None
 
 
 def texts_of(value: str | tuple[str, ...]) -> tuple[str, ...]:
@@ -162,6 +176,21 @@ def used_texts(processor: Processor) -> Iterator[tuple[Path, str]]:
         yield ("retry", name, "max_backoff"), retry.max_backoff
 
 
+def named_secrets(index: FlowIndex) -> frozenset[str]:
+    """Return the names of all secrets that a flow names, for the check of access to them."""
+    names = {one.secret for _, one in _declared(index.flow, index) if one.secret is not None}
+    for _, processor in index.processors:
+        names.update(names_in(processor.properties))
+    return frozenset(names)
+
+
+def reads_outside(index: FlowIndex) -> bool:
+    """Return whether a flow has parameters whose values are in files or environment variables."""
+    return any(
+        one.file is not None or one.env is not None for _, one in _declared(index.flow, index)
+    )
+
+
 class ResolvedProperties(dict[str, str | tuple[str, ...]]):
     """Properties with substituted parameters; ``repr`` shows no values, some of them secret."""
 
@@ -179,10 +208,15 @@ class ParameterValues:
     """
 
     def __init__(
-        self, scopes: Scopes, values: Mapping[Path, str], missing: Mapping[Path, str]
+        self,
+        scopes: Scopes,
+        values: Mapping[Path, str],
+        missing: Mapping[Path, str],
+        secrets: Secrets,
     ) -> None:
         self._scopes = scopes
         self._values = values
+        self._secrets = secrets
         self.missing = missing
 
     @classmethod
@@ -192,6 +226,7 @@ class ParameterValues:
         environment: Mapping[str, str],
         read_file: Callable[[str], bytes],
         places: SourceLocations | None = None,
+        secrets: Secrets | None = None,
     ) -> ParameterValues:
         """Load all values, before a flow is applied.
 
@@ -200,12 +235,13 @@ class ParameterValues:
             environment: Environment variables.
             read_file: Returns the content of a file; raises `OSError` or `PenstockError`.
             places: Positions for error messages.
+            secrets: The secrets of this process; None: there are none.
 
         Raises:
             InvalidFlow: Missing values, with the position of each parameter.
         """
         places = places or SourceLocations()
-        found = cls.load_known(index, environment, read_file)
+        found = cls.load_known(index, environment, read_file, secrets)
         if found.missing:
             problems = [FlowProblem(places.at(path), why) for path, why in found.missing.items()]
             raise InvalidFlow(sorted(problems))
@@ -217,6 +253,7 @@ class ParameterValues:
         index: FlowIndex,
         environment: Mapping[str, str],
         read_file: Callable[[str], bytes],
+        secrets: Secrets | None = None,
     ) -> ParameterValues:
         """Load the available values; using a missing one raises an error.
 
@@ -226,12 +263,12 @@ class ParameterValues:
         values: dict[Path, str] = {}
         missing: dict[Path, str] = {}
         for path, parameter in _declared(index.flow, index):
-            value = _fetch(parameter, environment, read_file)
+            value = _fetch(parameter, environment, read_file, secrets or Secrets())
             if isinstance(value, _Missing):
                 missing[path] = value.why
             else:
                 values[path] = value
-        return cls(Scopes(index), values, missing)
+        return cls(Scopes(index), values, missing, secrets or Secrets())
 
     def text(self, group: PlacedGroup, text: str) -> str:
         """Return a text with its parameters substituted.
@@ -252,20 +289,49 @@ class ParameterValues:
 
         return put_in(text, value_of)
 
-    def properties(self, placed: PlacedComponent) -> ResolvedProperties:
+    def properties(
+        self, placed: PlacedComponent, sensitive: Collection[str] = ()
+    ) -> ResolvedProperties:
         """Return the properties of a processor with parameters substituted, secrets in clear text.
 
         They are for the processor only: never log or store them.
+
+        Args:
+            placed: The processor.
+            sensitive: Names of its sensitive properties, which may name secrets.
+
+        Raises:
+            InvalidFlow: A value is missing.
         """
         given = placed.component.properties if isinstance(placed.component, Processor) else {}
         return ResolvedProperties(
             {
-                name: self.text(placed.group, value)
+                name: self._secret((*placed.path, "properties", name), value)
+                if name in sensitive and isinstance(value, str) and is_reference(value)
+                else self.text(placed.group, value)
                 if isinstance(value, str)
                 else tuple(self.text(placed.group, text) for text in value)
                 for name, value in given.items()
             }
         )
+
+    def check_secret(self, value: str | tuple[str, ...]) -> None:
+        """Look up the secret that a sensitive property names; other values are accepted.
+
+        Raises:
+            InvalidRequest: It has no value.
+            CorruptData: The file of sealed secrets is damaged.
+            Unavailable: The command that prints it fails.
+        """
+        if isinstance(value, str):
+            self._secrets.text(value)
+
+    def _secret(self, path: Path, reference: str) -> str:
+        try:
+            return self._secrets.text(reference)
+        except PenstockError as error:
+            problem = FlowProblem(SourceLocations().at(path), str(error))
+            raise InvalidFlow([problem]) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,8 +355,16 @@ def _declared(flow: Flow, index: FlowIndex) -> Iterator[tuple[Path, Parameter]]:
 
 
 def _fetch(
-    parameter: Parameter, environment: Mapping[str, str], read_file: Callable[[str], bytes]
+    parameter: Parameter,
+    environment: Mapping[str, str],
+    read_file: Callable[[str], bytes],
+    secrets: Secrets,
 ) -> str | _Missing:
+    if parameter.secret is not None:
+        try:
+            return secrets.value(parameter.secret)
+        except PenstockError as error:
+            return _Missing(str(error))
     if parameter.env is not None:
         if _KEPT_VARIABLE.fullmatch(parameter.env):
             return _Missing(

@@ -13,7 +13,7 @@ from penstock.flow.graph.check_context import CheckContext
 from penstock.flow.graph.declarations import NOT_IMPORTED, ProcessorDeclaration
 from penstock.flow.graph.flow_index import PlacedComponent
 from penstock.flow.graph.flow_model import Processor, Strategy
-from penstock.flow.graph.parameters import MASK, sole_reference, texts_of
+from penstock.flow.graph.parameters import MASK, secret_reference, sole_reference, texts_of
 from penstock.flow.graph.source_locations import FlowProblem, Path, listed
 from penstock.flow.processor.processor import InputRequirement
 from penstock.flow.scheduling.cron.expression import CronExpression
@@ -103,11 +103,18 @@ def _property_problems(
 def _secret_problems(
     check: CheckContext, placed: PlacedComponent, path: Path, value: str | tuple[str, ...]
 ) -> Iterator[FlowProblem]:
+    try:
+        if secret_reference(value) is not None:
+            return
+    except InvalidRequest as error:
+        yield check.problem(path, str(error))
+        return
     name = sole_reference(value) if isinstance(value, str) else None
     if name is None:
         yield check.problem(
             path,
-            "this property is sensitive: use only a sensitive parameter, #{name}",
+            "this property is sensitive: use only a sensitive parameter, #{name}, or a secret,"
+            " secret://NAME",
         )
         return
     found = check.scopes.of(placed.group).find(name)
@@ -117,7 +124,8 @@ def _secret_problems(
     elif not found.parameter.sensitive:
         yield check.problem(
             path,
-            f"this property is sensitive, but parameter {name!r} is not: define it by env or file",
+            f"this property is sensitive, but parameter {name!r} is not: define it by secret, env"
+            " or file",
         )
 
 

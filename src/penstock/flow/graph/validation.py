@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from penstock.core.byte_sizes import parse_size
 from penstock.core.errors import InvalidRequest
 from penstock.core.names import CONNECTION, check_stored_name, normalised
 from penstock.flow.graph.check_context import CheckContext, PrioritizerCheck
@@ -30,7 +31,6 @@ from penstock.flow.graph.flow_model import Flow, Processor
 from penstock.flow.graph.processor_checks import processor_problems, unknown_relationship
 from penstock.flow.graph.source_locations import FlowProblem, Path, SourceLocations, listed
 from penstock.flow.processor.processor import InputRequirement
-from penstock.flow.processor.property_types import parse_size
 
 
 def connection_problems(check: CheckContext) -> Iterator[FlowProblem]:

@@ -115,6 +115,17 @@ def read_flow(document: str | bytes, file: str = "") -> ReadFlow:
     return ReadFlow(flow, expanded.source_locations())
 
 
+def locations(document: str | bytes, file: str = "") -> SourceLocations:
+    """Return the positions in a file, without checking its fields.
+
+    Raises:
+        InvalidFlow: The file is not YAML, or uses a refused feature.
+    """
+    expanded = _Expansion(file)
+    expanded.plain(_tree(document, file), ())
+    return expanded.source_locations()
+
+
 def _tree(document: str | bytes, file: str) -> YamlNode:
     try:
         tree = read_tree(document, LIMITS)

@@ -68,7 +68,7 @@ class Property(Generic[T]):
     With a default or `required` the value is never None.
 
     Args:
-        kind: str, int, float, bool, Path, an enum, or a kind such as ``PERIOD`` or ``SIZE``.
+        kind: Type of the value: str, int, float, bool, Path, an enum, or a kind such as ``PERIOD``.
         default: Default value: of the property's type, or text that is parsed like a user's.
         required: Whether it must be set. A property with a default need not be set.
         about: Purpose of the property, for the documentation.

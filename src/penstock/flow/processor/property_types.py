@@ -12,15 +12,15 @@ import enum
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from typing import Final, Generic, TypeAlias, TypeVar, cast
 from urllib.parse import urlsplit
 
+from penstock.core.byte_sizes import parse_size
 from penstock.core.durations import parse_nifi_period
 from penstock.core.errors import InvalidRequest
 from penstock.core.printable import quoted
-from penstock.core.whole_numbers import INT64_MAX, int64_of
+from penstock.core.whole_numbers import int64_of
 
 T = TypeVar("T")
 
@@ -30,8 +30,6 @@ PropertyValue: TypeAlias = "str | int | float | bool | Sequence[str] | None"
 MAX_VALUE_CHARS: Final = 1 << 20
 _MAX_REGEX_CHARS: Final = 10_000
 _NS_PER_MS: Final = 1_000_000
-_SIZE: Final = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([kmgt]i?b?|b?)", re.ASCII)
-_SCALES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _TRUE: Final = {"true", "yes", "on"}
 _FALSE: Final = {"false", "no", "off"}
 
@@ -114,21 +112,6 @@ def _parse_bool(text: str) -> bool:
 
 def _parse_period(text: str) -> int:
     return parse_nifi_period(text) // _NS_PER_MS
-
-
-def parse_size(text: str) -> int:
-    """Parse a size such as ``10 MB`` or ``512``, and return bytes. Units are powers of 1,024.
-
-    Raises:
-        InvalidRequest: The text is not a size.
-    """
-    match = _SIZE.fullmatch(text.strip().lower())
-    if match is None:
-        raise InvalidRequest(f"{text!r} is not a size: write one such as 512, 64 KB, 10 MB or 2 GB")
-    size = int(Decimal(match[1]) * _SCALES[match[2].rstrip("ib")])
-    if size > INT64_MAX:
-        raise InvalidRequest(f"{quoted(text)} is more than 8 EiB: write a smaller size")
-    return size
 
 
 def _parse_regex(text: str) -> re.Pattern[str]:

@@ -24,6 +24,8 @@ BUILTIN: Final[Mapping[str, str]] = {
     "ListFiles": f"{_HERE}.files.get_files:ListFiles",
     "ListenHTTP": f"{_HERE}.http.listen_http:ListenHTTP",
     "LogAttribute": f"{_HERE}.routing.attributes:LogAttribute",
+    "LookupAttribute": f"{_HERE}.lookups:LookupAttribute",
+    "LookupRecord": f"{_HERE}.lookups:LookupRecord",
     "MergeRecord": f"{_HERE}.records.merge_record:MergeRecord",
     "Notify": f"{_HERE}.routing.wait_notify:Notify",
     "PublishTopic": f"{_HERE}.topics.publish_topic:PublishTopic",

@@ -59,8 +59,13 @@ class QueueListing:
     def __init__(self, queue_state: QueueState) -> None:
         self._queue_state = queue_state
 
-    def first(self, limit: int = 100) -> Sequence[FlowFile]:
-        """Return the first FlowFiles in the order of polling, penalized ones last."""
+    def first(self, limit: int = 100, skip: int = 0) -> Sequence[FlowFile]:
+        """Return the first FlowFiles in the order of polling, penalized ones last.
+
+        Args:
+            limit: Maximum number of FlowFiles.
+            skip: Number of FlowFiles to leave out at the beginning. They are read, too.
+        """
         queue_state = self._queue_state
         with queue_state.mutex:
             queue_state.admit_due()
@@ -68,7 +73,7 @@ class QueueListing:
                 while store.cursors.resolve_one():
                     pass
             lines = chain(queue_state.main.in_order(), queue_state.penalized.in_order())
-            found = list(islice(lines, limit))
+            found = list(islice(lines, skip, skip + limit))
         queue_state.report_damages()
         return found
 
@@ -87,6 +92,20 @@ class QueueListing:
             if len(rows):
                 found += page.flowfiles(rows)
         return found
+
+    def find(self, flowfile_id: int) -> FlowFile | None:
+        """Return the FlowFile with this id; None if it is not in the queue.
+
+        FlowFiles that sessions took are not in the queue.
+        """
+        for one in self._in_memory():
+            if one.id == flowfile_id:
+                return one
+        for page, left in self._pages():
+            rows = np.flatnonzero((page.integers("id")[0] == flowfile_id) & left)
+            if len(rows):
+                return page.flowfiles(rows)[0]
+        return None
 
     def count_by(self, attribute: str) -> Mapping[str | None, int]:
         """Return the number of FlowFiles for each value of an attribute; None: without it."""

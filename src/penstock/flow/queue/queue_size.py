@@ -37,6 +37,8 @@ class QueueSize:
         unacknowledged_count: FlowFiles taken by sessions that have not ended.
         unacknowledged_bytes: Their content.
         swap_files: Swap files with FlowFiles of this queue.
+        penalized_count: FlowFiles, in memory and in swap files, that have a penalty, or had one at
+            the last poll.
     """
 
     active_count: int = 0
@@ -46,6 +48,7 @@ class QueueSize:
     unacknowledged_count: int = 0
     unacknowledged_bytes: int = 0
     swap_files: int = 0
+    penalized_count: int = 0
 
     @property
     def count(self) -> int:

@@ -93,6 +93,7 @@ class QueueState:
             self.unacknowledged.count,
             self.unacknowledged.size_bytes,
             len(main.cursors) + len(penalized.cursors),
+            len(penalized.memory) + penalized.cursors.swapped.count,
         )
 
     def check_full(self) -> None:

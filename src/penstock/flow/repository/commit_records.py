@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from penstock.core.errors import CorruptData
 from penstock.flow.flowfile import FlowFile
+from penstock.flow.repository.commit_note import CommitNote
 from penstock.flow.swap.swap_file import SwapSummary
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 
@@ -76,6 +77,7 @@ class CommitRecord(msgspec.Struct, frozen=True, array_like=True):
         written: Content that was written for this commit.
         swapped: A new swap file.
         states: State of processors; None deletes it.
+        notes: Notes for the record of provenance; empty if it is not recorded.
     """
 
     number: int
@@ -86,6 +88,7 @@ class CommitRecord(msgspec.Struct, frozen=True, array_like=True):
     written: list[ContentClaim] = []
     swapped: SwappedOut | None = None
     states: dict[str, bytes | None] = {}
+    notes: list[CommitNote] = []
 
 
 class FileState(msgspec.Struct, frozen=True, array_like=True):

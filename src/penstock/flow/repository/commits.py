@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.flow.repository.commit_records import CommitRecord
+    from penstock.flow.repository.commit_spool import CommitSpool
     from penstock.flow.repository.journals import FlowJournals
     from penstock.flow.repository.options import RepositoryOptions
     from penstock.flow.repository.repository_changes import RepositoryChange
@@ -87,11 +88,14 @@ class JournalCut(NamedTuple):
         state: Copy of the state.
         released: Content without references in that state.
         heals: Whether the journal was poisoned, so that this snapshot replaces it.
+        finish: Fsyncs the old journal before the snapshot replaces it: the spool keeps its file.
+            None: there is no spool, or the snapshot heals.
     """
 
     state: RepositoryState
     released: Sequence[ResourceClaim]
     heals: bool
+    finish: Callable[[], None] | None = None
 
 
 class StateCounts(NamedTuple):
@@ -149,6 +153,7 @@ class CommitLog:
         journals: Journals for the commits.
         content: Content to which commits refer.
         clock: Measures how long a snapshot delays commits.
+        spool: Keeps the commits with notes; None: provenance is not recorded.
 
     Attributes:
         sequences: The numbers for new objects, assigned without waiting for commits.
@@ -158,6 +163,7 @@ class CommitLog:
         refused_count: Number of commits refused.
         damaged_count: FlowFiles lost in damaged or missing swap files since the start.
         snapshot_hold_us: How long the last snapshot delayed commits, in microseconds.
+        spool: Keeps the commits with notes; None: provenance is not recorded.
     """
 
     def __init__(
@@ -166,11 +172,13 @@ class CommitLog:
         journals: FlowJournals,
         content: ContentRepository,
         clock: Clock,
+        spool: CommitSpool | None = None,
     ) -> None:
         self._state = state
         self._journals = journals
         self._content = content
         self._clock = clock
+        self.spool = spool
         self._mutex = threading.Lock()
         self.sequences = SharedSequences(state)
         self._waiting: list[CommitTicket] = []
@@ -225,7 +233,8 @@ class CommitLog:
             undo = self._state.undo_of(batch) if durable else None
             ticket = CommitTicket(batch, undo, references)
             try:
-                self._journals.append(pack(batch))
+                packed = pack(batch)
+                self._journals.append(packed)
             except BaseException:
                 self.refused_count += 1
                 raise
@@ -236,6 +245,8 @@ class CommitLog:
                     ticket.references = changed
                 self._content.references.adjust(ticket.references)
                 self.count += 1
+                if self.spool is not None and batch.notes:
+                    self.spool.record(batch.number)
                 if durable:
                     self._waiting.append(ticket)
             except BaseException as error:
@@ -351,15 +362,20 @@ class CommitLog:
                 self._state.copy(), self._content.references.released(), self.is_poisoned
             )
             self._journals.switch()
+            if self.spool is not None:
+                # Before the first commit of that file: a reader looks for it elsewhere otherwise.
+                self.spool.begin_file(self._journals.current_path, cut.state.number + 1)
+                if not cut.heals:
+                    cut = cut._replace(finish=self._journals.begin_sync())
             self.snapshot_hold_us = round((self._clock.monotonic_s() - began_s) * 1e6)
             return cut
 
     def snapshot_stands(self, cut: JournalCut) -> None:
         """Record that a snapshot is durable."""
         with self._mutex:
-            self._mark_durable(cut.state.number)
             if cut.heals:
                 self._poison = None
+            self._mark_durable(cut.state.number)
 
     def close(self) -> bool:
         """Refuse further calls; return False if the repository was already closed."""
@@ -403,6 +419,10 @@ class CommitLog:
         count = len(self._waiting) - len(waiting)
         self._waiting = waiting
         self.durable = max(self.durable, number)
+        if self.spool is not None and self._poison is None:
+            # A snapshot that began before commits were undone contains them, and the spool does not
+            # have their numbers before the snapshot that heals.
+            self.spool.made_durable(self.durable)
         self.durable_count += count
 
     def _undo(self, number: int, error: BaseException) -> None:
@@ -420,6 +440,9 @@ class CommitLog:
                 self._content.references.adjust(back)
                 ticket.error = error
             self._waiting = [one for one in self._waiting if one.batch.number > number]
+            if self.spool is not None:
+                numbers = {ticket.batch.number for ticket in failed}
+                self.spool.withdraw(numbers, self._state.number)
         except BaseException as second:
             self._stop(second)
             raise
@@ -464,6 +487,7 @@ class Committer:
         swap: Deletes swap files.
         clock: The current time.
         options: When to sync and to write a snapshot.
+        spool: Keeps the commits with notes; None: provenance is not recorded.
 
     Attributes:
         commits: Commits made.
@@ -478,8 +502,9 @@ class Committer:
         swap: SwapFileRemover,
         clock: Clock,
         options: RepositoryOptions,
+        spool: CommitSpool | None = None,
     ) -> None:
-        self.commits = CommitLog(state, journals, content, clock)
+        self.commits = CommitLog(state, journals, content, clock, spool)
         self.snapshots = 0
         self._journals = journals
         self._content = content
@@ -639,6 +664,13 @@ class Committer:
         with self._snapshot_mutex:
             self._journals.create_next()
             cut = self.commits.begin_snapshot()
+            if self.commits.spool is not None:
+                self.commits.spool.keep_files()
+                if cut.heals:
+                    self.commits.spool.store_withdrawn()
+            if cut.finish is not None:
+                with self._disk_mutex:
+                    cut.finish()
             self._journals.write_snapshot(
                 cut.state, self._options.snapshot_slice, self._content.sync
             )

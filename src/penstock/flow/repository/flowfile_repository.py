@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Self
 
 from penstock.core.errors import Dependency, Unavailable, counted
 from penstock.flow.queue.swap_store import RestoredSwapFile, SwapFileInfo
+from penstock.flow.repository.commit_spool import CommitSpool
 from penstock.flow.repository.commits import Committer
 from penstock.flow.repository.options import RepositoryOptions, RepositoryStatistics
 from penstock.flow.repository.recovery import JournalReader, apply_tail, references_of
@@ -80,6 +81,7 @@ class FlowFileRepository:
         clock: Clock,
         content: ContentRepository,
         options: RepositoryOptions | None = None,
+        spool_folder: str | None = None,
     ) -> Self:
         """Open or create the repository of a folder. It also determines which content is kept.
 
@@ -89,6 +91,7 @@ class FlowFileRepository:
             clock: The current time.
             content: Newly opened content repository; close it after this repository.
             options: How to sync, and whether to repair.
+            spool_folder: Folder for commits with notes, for provenance; None: there is no record.
 
         Raises:
             Conflict: Another process has the folder open.
@@ -100,7 +103,10 @@ class FlowFileRepository:
         fs.mkdir(folder)
         lock = fs.lock_folder(folder)
         try:
-            return cls._start(folder, fs, clock, content, options, lock)
+            spool = None
+            if spool_folder is not None:
+                spool = CommitSpool(spool_folder, fs, clock, options.spool)
+            return cls._start(folder, fs, clock, content, options, lock, spool)
         except BaseException:
             lock.release()
             raise
@@ -114,6 +120,7 @@ class FlowFileRepository:
         content: ContentRepository,
         options: RepositoryOptions,
         lock: FolderLock,
+        spool: CommitSpool | None,
     ) -> Self:
         back = JournalReader(folder, fs=fs, clock=clock, repair=options.repair).read()
         apply_tail(back, folder, content.check)
@@ -121,12 +128,20 @@ class FlowFileRepository:
         content.make_durable({claim.resource for claim in references_of(back.tail)})
         swap = SwapFolder(fs, folder)
         try:
-            committer = Committer(back.state, back.journals, content, swap, clock, options)
+            committer = Committer(back.state, back.journals, content, swap, clock, options, spool)
         except BaseException:
             back.journals.close()
             raise
         try:
+            if spool is not None:
+                if not back.needs_snapshot:
+                    committer.begin(write_snapshot=False)  # they are durable first
+                spool.recover(back.paths, back.state.number, back.journals.snapshot_number)
+            if not back.needs_snapshot:
+                back.journals.delete_before(back.base)
             committer.begin(write_snapshot=back.needs_snapshot)
+            if spool is not None:
+                spool.show_recovered(back.state.number)
             events = [
                 *back.events,
                 *swap.check_folder(back.state),
@@ -138,7 +153,9 @@ class FlowFileRepository:
             raise
         content.on_release = committer.schedule_pass
         recovered = RecoveryResult(_queues_of(back.state), events)
-        swap_files = SwapFiles(fs, swap, committer)
+        swap_files = SwapFiles(fs, swap, committer, clock)
+        if spool is not None and options.sync_in_background:
+            spool.start()
         return cls(committer, swap_files, recovered, lock, content.disk_space)
 
     def next_ids(self, count: int) -> int:
@@ -167,6 +184,11 @@ class FlowFileRepository:
         if changes.missing:
             with self._missing_mutex:
                 self._missing += len(changes.missing)
+
+    @property
+    def spool(self) -> CommitSpool | None:
+        """Return the spool of commits with notes; None: provenance is not recorded."""
+        return self._commits.spool
 
     def state(self, key: str) -> bytes | None:
         """Return the state that a processor committed under a key (see `Changes.states`)."""
@@ -209,6 +231,8 @@ class FlowFileRepository:
         try:
             self._committer.close()
         finally:
+            if self.spool is not None:
+                self.spool.close()
             self._lock.release()
 
     def check_synced(self) -> None:

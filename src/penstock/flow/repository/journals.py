@@ -98,6 +98,11 @@ class FlowJournals:
         """Return the size of the files that recovery would read."""
         return self._old_bytes + self._current.size_bytes
 
+    @property
+    def current_path(self) -> str:
+        """Return the path of the file that is written."""
+        return self._current.path
+
     def append(self, record: bytes) -> None:
         """Append a commit; `Unavailable` means that nothing was appended."""
         self._current.append((record,))

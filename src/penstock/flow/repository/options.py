@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.core.errors import InvalidRequest
+from penstock.flow.repository.commit_spool import SpoolOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class RepositoryOptions:
         repair: If the journal is damaged, read it up to the damage instead of refusing to start.
         sync_in_background: False: the committing thread syncs, as tests need it. The interval is
             then checked only by the next commit.
+        spool: Limits of the spool of commits, if provenance is recorded.
     """
 
     sync_interval_ms: int = 100
@@ -30,6 +32,7 @@ class RepositoryOptions:
     snapshot_slice: int = 2_000
     repair: bool = False
     sync_in_background: bool = True
+    spool: SpoolOptions = field(default_factory=SpoolOptions)
 
     def __post_init__(self) -> None:
         for name in ("sync_interval_ms", "sync_every_commits", "snapshot_bytes", "snapshot_slice"):

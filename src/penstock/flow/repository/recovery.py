@@ -60,6 +60,8 @@ class ReadBack:
         needs_snapshot: Whether the journals contain invalid records, so that a snapshot must be
             written first.
         events: Problems found.
+        paths: Files of the journals, by the number of the first commit that each has.
+        base: The first generation that recovery needs.
     """
 
     state: RepositoryState
@@ -67,6 +69,8 @@ class ReadBack:
     journals: FlowJournals
     needs_snapshot: bool = False
     events: list[RecoveryEvent] = field(default_factory=list)
+    paths: dict[int, str] = field(default_factory=dict)
+    base: int = FIRST_GENERATION
 
 
 class JournalReader:
@@ -79,7 +83,14 @@ class JournalReader:
         repair: Whether to read up to damage instead of refusing to start.
     """
 
-    def __init__(self, folder: str, *, fs: FileSystem, clock: Clock, repair: bool) -> None:
+    def __init__(
+        self,
+        folder: str,
+        *,
+        fs: FileSystem,
+        clock: Clock,
+        repair: bool,
+    ) -> None:
         self._folder = folder
         self._fs = fs
         self._clock = clock
@@ -87,6 +98,7 @@ class JournalReader:
         self._needs_snapshot = False
         self._events: list[RecoveryEvent] = []
         self._snapshot_bytes = 0
+        self._paths: dict[int, str] = {}
 
     def read(self) -> ReadBack:
         """Read the journals.
@@ -109,6 +121,7 @@ class JournalReader:
             journal = self._open(journal_folder(self._folder, base))
             journal.compact(b"")
             journals[base] = journal
+            self._paths[state.number + 1] = journal.path
         durable = max((batch.durable for batch in batches), default=state.number)
         batches = self._consecutive(batches, state.number, durable)
         known = max(0, durable - state.number)
@@ -119,9 +132,10 @@ class JournalReader:
         written = FlowJournals(
             self._folder, self._fs, self._clock, journals, snapshot_number, self._snapshot_bytes
         )
-        if not self._needs_snapshot:
-            written.delete_before(base)
-        return ReadBack(state, batches[known:], written, self._needs_snapshot, self._events)
+        return ReadBack(
+            *(state, batches[known:], written, self._needs_snapshot),
+            *(self._events, self._paths, base),
+        )
 
     def _read_snapshot(self) -> tuple[int, RepositoryState]:
         """Return the newest complete snapshot, and its generation."""
@@ -177,11 +191,14 @@ class JournalReader:
 
     def _batches_of(self, journals: dict[int, Journal], number: int) -> list[CommitRecord]:
         """Return the commits after a number, decoded; releases the bytes of the records."""
-        batches = []
+        batches: list[CommitRecord] = []
         for generation, journal in journals.items():
             folder = journal_folder(self._folder, generation)
             found = (decode_batch(record, folder) for record in journal.records)
-            batches += [batch for batch in found if batch.number > number]
+            own = [batch for batch in found if batch.number > number]
+            first = own[0].number if own else (batches[-1].number if batches else number) + 1
+            self._paths[first] = journal.path
+            batches += own
             journal.records.clear()
         return batches
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from penstock.flow.flowfile import FlowFile
     from penstock.flow.queue.swap_store import RestoredSwapFile
+    from penstock.flow.repository.commit_note import CommitNote
     from penstock.flow.swap.swap_file import SwapSummary
     from penstock.storage.content.claims import ContentClaim, ResourceClaim
 
@@ -35,6 +36,7 @@ class Changes:
             FlowFile with them. Until the commit, the writer holds a reference to each claim. The
             commit releases it, so that a claim to which no FlowFile of `puts` refers is deleted.
         states: New state of processors by key; None deletes it.
+        notes: Notes for the record of provenance; empty if it is not recorded.
     """
 
     puts: Mapping[str, Sequence[FlowFile]] = field(default_factory=dict)
@@ -43,6 +45,7 @@ class Changes:
     missing: Sequence[FlowFile] = ()
     written: Sequence[ContentClaim] = ()
     states: Mapping[str, bytes | None] = field(default_factory=dict)
+    notes: Sequence[CommitNote] = ()
 
     @property
     def creates(self) -> bool:
@@ -95,12 +98,14 @@ class RowsRemoved:
         rows: Row numbers; None: all rows whose FlowFile is not in memory.
         claims: Number of these rows that refer to each resource claim, as far as known.
         damaged: The rows could not be read.
+        notes: Notes for the record of provenance; empty if it is not recorded.
     """
 
     name: str
     rows: Sequence[int] | None
     claims: Mapping[ResourceClaim, int] = field(default_factory=dict)
     damaged: bool = False
+    notes: Sequence[CommitNote] = ()
 
     def claim_references(self) -> Mapping[ResourceClaim, int]:
         """Return the change of the reference counts by resource claim."""

@@ -228,6 +228,7 @@ class RepositoryState:
             list(changes.written),
             None,
             dict(changes.states),
+            list(changes.notes),
         )
 
     def _plan_swap_out(self, out: SwapOut, durable: int) -> CommitRecord:
@@ -247,7 +248,7 @@ class RepositoryState:
         if not gone:
             return None
         done = RowsDone(removed.name, gone, list(removed.claims.items()), removed.damaged)
-        return CommitRecord(self.number + 1, durable, rows=[done])
+        return CommitRecord(self.number + 1, durable, rows=[done], notes=list(removed.notes))
 
     def _unloaded_rows(self, file: KnownFile) -> list[int]:
         """Return the rows of a file whose FlowFile is not in memory."""

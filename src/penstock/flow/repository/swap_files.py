@@ -25,12 +25,14 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import CorruptData, NotFound, PenstockError, counted
 from penstock.flow.queue.swap_store import SwapFileInfo
+from penstock.flow.repository.commit_note import CommitNote, EndReason, RemovedRows
 from penstock.flow.repository.repository_changes import Changes, RecoveryEvent, RowsRemoved, SwapOut
 from penstock.flow.swap.swap_file import SwapReader, swap_file_name, write_swap_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from penstock.core.clock import Clock
     from penstock.flow.flowfile import FlowFile
     from penstock.flow.repository.commits import Committer
     from penstock.flow.repository.repository_state import RepositoryState
@@ -122,10 +124,14 @@ class SwapFiles:
         fs: The file system.
         folder: Folder of the files.
         committer: Commits the records.
+        clock: The current time.
     """
 
-    def __init__(self, fs: FileSystem, folder: SwapFolder, committer: Committer) -> None:
+    def __init__(
+        self, fs: FileSystem, folder: SwapFolder, committer: Committer, clock: Clock
+    ) -> None:
         self._fs = fs
+        self._clock = clock
         self._folder = folder
         self._committer = committer
         self._commits = committer.commits
@@ -169,18 +175,25 @@ class SwapFiles:
         self, file: SwapFileInfo, rows: Sequence[int], claims: Mapping[ResourceClaim, int]
     ) -> None:
         """Record the removal of rows that were never loaded; see `SwapStore.drop_rows`."""
-        self._committer.commit(RowsRemoved(file.name, rows, claims), durable=False)
+        notes = self._rows_notes(file, EndReason.SWEPT)
+        self._committer.commit(RowsRemoved(file.name, rows, claims, notes=notes), durable=False)
 
     def discard(self, file: SwapFileInfo) -> None:
         """Record the removal of all rows that are not loaded; see `SwapStore.discard`.
 
         Their content is released only when the loaded rows are done, too.
         """
-        self._committer.commit(RowsRemoved(file.name, None), durable=False)
+        notes = self._rows_notes(file, EndReason.DROPPED)
+        self._committer.commit(RowsRemoved(file.name, None, notes=notes), durable=False)
 
     def remove(self, flowfiles: Sequence[FlowFile]) -> None:
         """Record the removal of FlowFiles in memory; see `SwapStore.remove`."""
-        self._committer.commit(Changes(removes=flowfiles), durable=False)
+        notes = []
+        if self._commits.spool is not None:
+            note = CommitNote(time_ms=self._clock.now_ms())
+            note.add_ended(EndReason.DROPPED, [one.id for one in flowfiles])
+            notes.append(note)
+        self._committer.commit(Changes(removes=flowfiles, notes=notes), durable=False)
 
     def damaged(self, file: SwapFileInfo, rows: Sequence[int], reason: str) -> None:
         """Handle rows that are lost; see `SwapStore.damaged`."""
@@ -188,7 +201,16 @@ class SwapFiles:
         self._commits.count_damaged(len(rows))
         _logger.error("%s: %s lost: %s", path, counted(len(rows), "FlowFile"), reason)
         try:
-            self._committer.commit(RowsRemoved(file.name, rows, damaged=True), durable=False)
+            notes = self._rows_notes(file, EndReason.DAMAGED)
+            removed = RowsRemoved(file.name, rows, damaged=True, notes=notes)
+            self._committer.commit(removed, durable=False)
         except PenstockError as error:
             # The next start detects the damage again.
             _logger.warning("%s: the damage could not be recorded: %s", path, error)
+
+    def _rows_notes(self, file: SwapFileInfo, reason: EndReason) -> list[CommitNote]:
+        """Return the notes of a commit that removes rows of a swap file."""
+        if self._commits.spool is None:
+            return []
+        rows = [RemovedRows(file.summary.queue, reason.value)]
+        return [CommitNote(time_ms=self._clock.now_ms(), rows=rows)]

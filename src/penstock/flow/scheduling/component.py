@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from penstock.core.clock import Clock
+    from penstock.core.rate_limited_log import RateLimit
     from penstock.flow.scheduling.component_protocol import ComponentProtocol, RunOutcome
     from penstock.flow.scheduling.pool import PoolThread
     from penstock.flow.scheduling.scheduler_inbox import SchedulerInbox
@@ -277,6 +278,7 @@ class ScheduledComponent:
         free: Free run slots.
         resting: Timers of run slots that become free later.
         runs: Running runs.
+        failure_limits: Limits of the log, by the type of exceptions that its runs raised.
         state: State of the lifecycle; changed by the lifecycle driver only.
         method: Lifecycle method that is running or waits for a thread.
         queued: It waits for a thread, or for the thread limit of a group.
@@ -301,6 +303,7 @@ class ScheduledComponent:
         "abandoned",
         "check",
         "checked_turn",
+        "failure_limits",
         "failures",
         "fire",
         "fired_ms",
@@ -368,6 +371,7 @@ class ScheduledComponent:
         self.runs_ended = 0
         self.idle_runs = 0
         self.failures = 0
+        self.failure_limits: dict[type[BaseException], RateLimit] = {}
         self.run_ns = 0
 
     @property

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from penstock.core.backoff import RetryPolicy
-from penstock.core.errors import InvalidRequest, Unavailable
+from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
+from penstock.core.rate_limited_log import RateLimit, with_left_out
 from penstock.flow.errors import ProcessError, Terminated, error_text
 from penstock.flow.log_context import of_component
 from penstock.flow.scheduling.component import RunEnded, TriggerRun
@@ -180,6 +181,8 @@ THREAD: Final = "a thread"
 
 # A timer that is late by at most this much is not replaced.
 _SLACK_S: Final = 0.0005
+_FAILURE_TYPES_MAX: Final = 20
+"""Types of exceptions whose log lines are limited one by one, for each component."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -436,15 +439,37 @@ class Dispatcher:
             )
             return
         wait_ms = self._options.administrative_yield_ms
-        _log.error(
+        self._log_failure(component, error, wait_ms)
+        self._yield_until(component, self._clock.monotonic_s() + wait_ms / 1000)
+
+    def _log_failure(
+        self, component: ScheduledComponent, error: BaseException, wait_ms: int
+    ) -> None:
+        """Log an exception of a run: its trace at most once a minute.
+
+        Errors of Penstock and of the operating system, such as that of a full disk, are not caused
+        by single FlowFiles. They come with each run until an operator ends them, so a line a minute
+        is enough.
+        """
+        limits = component.failure_limits
+        if len(limits) >= _FAILURE_TYPES_MAX:  # code of users may make types
+            limits.clear()
+        left_out = limits.setdefault(type(error), RateLimit(self._clock)).admit()
+        is_lasting = isinstance(error, PenstockError | OSError)
+        if left_out is None and is_lasting:
+            return
+        text, values = with_left_out(
             "%s raised %s; it yields for %d ms",
-            component.id,
-            error_text(error),
-            wait_ms,
-            exc_info=error,
+            (component.id, error_text(error), wait_ms),
+            left_out if left_out and is_lasting else 0,
+        )
+        has_trace = left_out is not None and not isinstance(error, PenstockError)
+        _log.error(
+            text,
+            *values,
+            exc_info=error if has_trace else None,
             extra=of_component(component.id),
         )
-        self._yield_until(component, self._clock.monotonic_s() + wait_ms / 1000)
 
     def _yield_until(self, component: ScheduledComponent, until_s: float) -> None:
         component.yields_until_s = max(component.yields_until_s, until_s)

@@ -18,11 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.flow.errors import SessionMisuse
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.relationships import RETRY_COUNT_PREFIX, RetryBackoff
+from penstock.flow.repository.commit_note import CommitNote, EndReason, extended
 from penstock.flow.repository.repository_changes import Changes
 from penstock.flow.session.session_state import (
     TO_SOURCE,
@@ -42,6 +43,10 @@ if TYPE_CHECKING:
     from penstock.flow.relationships import RelationshipRetry
     from penstock.flow.session.services import SessionContext, SessionQueue, SessionServices
     from penstock.flow.session.session_state import SessionFlowFiles
+
+
+# Below it, the ids in a note take less time than their comparison with the commit.
+_COMPACTED_MIN: Final = 16
 
 
 @dataclass(slots=True)
@@ -144,6 +149,7 @@ class PreparedCommit:
         yield_ms: How long the processor yields.
         statistics: Counts that become valid with the commit.
         callbacks: Functions to call after the commit.
+        note: Note for the record of provenance; None: it is not recorded.
     """
 
     session_states: list[SessionFlowFiles] = field(default_factory=list)
@@ -154,9 +160,13 @@ class PreparedCommit:
     yield_ms: int = 0
     statistics: SessionStatistics = IDLE
     callbacks: list[Callable[[], None]] = field(default_factory=list)
+    note: CommitNote | None = None
 
     def changes(self, states: Mapping[str, bytes | None]) -> Changes:
-        """Return the changes to write to the journal."""
+        """Return the changes to write to the journal; nothing is added later."""
+        note = self.note
+        if note is not None and len(note.created) + len(self.replaced) >= _COMPACTED_MIN:
+            note.compact(sum(map(len, self.puts.values())), len(self.removes))
         return Changes(
             puts=self.puts,
             replaced=self.replaced,
@@ -165,6 +175,7 @@ class PreparedCommit:
                 claim for session_state in self.session_states for _, claim in session_state.written
             ],
             states=states,
+            notes=() if self.note is None else (self.note,),
         )
 
     def taken(self) -> list[TakenFlowFiles]:
@@ -207,7 +218,7 @@ def prepare(
         if route == TO_SOURCE:
             outgoing.give_back([session_state.newest[number] for number in ids])
         elif queues := context.outputs.get(route):
-            outgoing.send(ids, queues)
+            outgoing.send(route, ids, queues)
         else:
             outgoing.ended += ids
     if retried.again:
@@ -228,6 +239,12 @@ def prepare(
     into.removes += removes
     into.yield_ms = max(into.yield_ms, retried.yield_ms)
     into.session_states.append(session_state)
+    if services.records:
+        note = into.note
+        if note is None:
+            note = CommitNote(context.processor, now_ms, revision=services.revision())
+            into.note = note
+        _add_to_note(note, session_state, by_route, outgoing, retried.undone)
     again = len(retried.again)
     again_bytes = _bytes([originals[number] for number in retried.again]) if again else 0
     return SessionStatistics(
@@ -240,6 +257,39 @@ def prepare(
         removed_bytes=_bytes(removes) if removes else 0,
         retried_count=again,
     )
+
+
+def _add_to_note(
+    note: CommitNote,
+    session_state: SessionFlowFiles,
+    by_route: Mapping[str, list[int]],
+    outgoing: _Outgoing,
+    undone: AbstractSet[int],
+) -> None:
+    """Add the work of a session; a few operations on whole lists."""
+    originals, newest = session_state.originals, session_state.newest
+    for route, ids in by_route.items():
+        if route in outgoing.connected:
+            note.add_route(route, ids)
+        elif route != TO_SOURCE:
+            is_all = len(originals) == len(newest)
+            known = ids if is_all else [number for number in ids if number in originals]
+            note.add_ended(f"{EndReason.TERMINATED}:{route}", known)
+    if session_state.removed:
+        ended = session_state.removed - undone
+        note.add_ended(EndReason.REMOVED, [number for number in ended if number in originals])
+    if len(originals) != len(newest):
+        gone = {*originals, *outgoing.ended, *undone}
+        created = [one for one in newest if one not in gone] if gone else newest
+        note.created = extended(note.created, created)
+    if session_state.links:
+        links = session_state.links
+        kept = [one for one in links if one[1] not in undone] if undone else links
+        note.links = extended(note.links, kept)
+    if outgoing.copies:
+        note.copies = extended(note.copies, outgoing.copies)
+    if session_state.transfers:
+        note.transfers = extended(note.transfers, session_state.transfers)
 
 
 def _by_route(routes: Mapping[int, str], undone: AbstractSet[int]) -> Mapping[str, list[int]]:
@@ -283,6 +333,8 @@ class _Outgoing:
         self._now_ms = now_ms
         self.puts: list[tuple[SessionQueue, list[FlowFile]]] = []
         self.ended: list[int] = []
+        self.copies: list[tuple[int, list[int]]] = []
+        self.connected: list[str] = []  # relationships whose FlowFiles were put into queues
         self.count = 0
         self.size_bytes = 0
 
@@ -295,12 +347,14 @@ class _Outgoing:
         for queue, given in by_queue.values():
             self._put(queue, given)
 
-    def send(self, ids: list[int], queues: Sequence[SessionQueue]) -> None:
+    def send(self, route: str, ids: list[int], queues: Sequence[SessionQueue]) -> None:
         """Put FlowFiles into each of several queues: copies into all but the last."""
+        self.connected.append(route)
         newest = self._session_state.newest
         flowfiles = [newest[number] for number in ids]
         for queue in queues[:-1]:
             first = self._services.repository.next_ids(len(flowfiles))
+            self.copies.append((first, ids))
             self._put(queue, copies(flowfiles, first, self._services.new_uuid))
         self._put(queues[-1], flowfiles)
 

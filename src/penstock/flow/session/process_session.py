@@ -19,6 +19,7 @@ from penstock.core.errors import InvalidRequest
 from penstock.flow.errors import SessionMisuse
 from penstock.flow.flowfile import FILENAME, PATH, UUID, FlowFile
 from penstock.flow.relationships import Relationship
+from penstock.flow.repository.commit_note import TopicTransfer
 from penstock.flow.session.content_streams import (
     ContentStream,
     export_pieces,
@@ -37,6 +38,74 @@ READ_ALL_MAX_BYTES: Final = 16 << 20
 _NOT_INHERITED: Final = (UUID, "alternate.identifier", "discard.reason")
 
 
+class SessionTopics:
+    """Messages of topics that FlowFiles were received from or sent as, for provenance.
+
+    Args:
+        transaction: The session.
+    """
+
+    def __init__(self, transaction: SessionTransaction) -> None:
+        self._transaction = transaction
+        self._calls = transaction.calls
+
+    @property
+    def is_recorded(self) -> bool:
+        """Return whether `received` and `sent` have an effect."""
+        return self._transaction.services.records
+
+    def received(
+        self, flowfiles: Sequence[FlowFile], topic: str, partition: int, offset: int
+    ) -> None:
+        """Record from which messages FlowFiles were created, for the record of provenance.
+
+        Args:
+            flowfiles: One FlowFile for each of consecutive messages.
+            topic: The topic.
+            partition: Stream partition.
+            offset: Offset of the first message.
+        """
+        self._transferred(_received(topic, partition, offset, _ids(flowfiles)))
+
+    def received_into(self, flowfile: FlowFile, topic: str, messages: Mapping[int, range]) -> None:
+        """Record the messages of which a FlowFile consists: ranges of offsets by partition."""
+        for partition, offsets in messages.items():
+            counts = [len(offsets)]
+            self._transferred(_received(topic, partition, offsets.start, [flowfile.id], counts))
+
+    def sent(
+        self,
+        flowfiles: Sequence[FlowFile],
+        topic: str,
+        place: tuple[int, int] | None,
+        counts: Sequence[int] = (),
+    ) -> None:
+        """Record to which messages FlowFiles were published, for the record of provenance.
+
+        Args:
+            flowfiles: The FlowFiles, in the order of their messages.
+            topic: The topic.
+            place: Stream partition, and offset of the first message; None: unknown.
+            counts: Number of messages of each; empty: one each.
+        """
+        partition, offset = place or (-1, -1)
+        self._transferred(
+            TopicTransfer(
+                is_send=True,
+                topic=topic,
+                partition=partition,
+                offset=offset,
+                ids=_ids(flowfiles),
+                counts=list(counts),
+            )
+        )
+
+    def _transferred(self, transfer: TopicTransfer) -> None:
+        with self._calls as work:
+            if work.services.records:
+                work.session_state.transfers.append(transfer)
+
+
 class ProcessSession:
     """Operations of a processor on FlowFiles, in one transaction; for the triggered thread only.
 
@@ -45,6 +114,7 @@ class ProcessSession:
         counters: ``session.counters.add("rows", 12)``: counters shown with the processor.
         on_committed: ``session.on_committed(callback)``: registers a function to call after the
             commit, for example to acknowledge input to its sender.
+        topics: Records which messages FlowFiles were received from or sent as.
     """
 
     def __init__(self, transaction: SessionTransaction) -> None:
@@ -53,6 +123,7 @@ class ProcessSession:
         self.state = transaction.state
         self.counters = transaction.counters
         self.on_committed = transaction.on_committed
+        self.topics = SessionTopics(transaction)
 
     # -- taking
 
@@ -386,6 +457,23 @@ def _stream_or_pieces(source: BinaryIO | Iterator[Buffer]) -> Iterator[Buffer]:
     if isinstance(source, io.IOBase) or hasattr(source, "read"):
         return stream_pieces(cast("BinaryIO", source))
     return source
+
+
+def _received(
+    topic: str, partition: int, offset: int, ids: list[int], counts: Sequence[int] = ()
+) -> TopicTransfer:
+    return TopicTransfer(
+        is_send=False,
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        ids=ids,
+        counts=list(counts),
+    )
+
+
+def _ids(flowfiles: Sequence[FlowFile]) -> list[int]:
+    return [flowfile.id for flowfile in flowfiles]
 
 
 def _is_text(value: object) -> bool:

@@ -88,6 +88,8 @@ class SessionServices:
         clock: The current time.
         new_uuid: Returns a unique text.
         fs: File system for importing and exporting content.
+        records: Whether commits get notes for the record of provenance.
+        revision: Returns the revision of the flow that runs.
     """
 
     repository: SessionRepository
@@ -95,6 +97,8 @@ class SessionServices:
     clock: Clock
     new_uuid: Callable[[], str]
     fs: FileSystem
+    records: bool = False
+    revision: Callable[[], int] = lambda: 0
 
 
 class _Rotation:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import PenstockError, counted
 from penstock.flow.queue.queue import FilterVerdict
+from penstock.flow.repository.commit_note import expired_note
 from penstock.flow.repository.repository_changes import Changes
 
 if TYPE_CHECKING:
@@ -41,11 +42,17 @@ class SessionInputs:
     """
 
     def __init__(
-        self, context: SessionContext, repository: SessionRepository, clock: Clock
+        self,
+        context: SessionContext,
+        repository: SessionRepository,
+        clock: Clock,
+        *,
+        records: bool = False,
     ) -> None:
         self._session_context = context
         self._repository = repository
         self._clock = clock
+        self._records = records
         self.expired_count = 0
         self.expired_bytes = 0
         self._alone: int | None = None  # id of a FlowFile with which no other is taken
@@ -146,7 +153,8 @@ class SessionInputs:
                 self.expired_bytes += rows.size_bytes
             if expired:
                 try:
-                    self._repository.commit(Changes(removes=expired))
+                    notes = [expired_note(expired, self._clock)] if self._records else []
+                    self._repository.commit(Changes(removes=expired, notes=notes))
                 except BaseException as error:  # noqa: BLE001 - raised again below
                     steps.take(queue.put_many, expired)
                     self._expired_stay(queue, expired, error)

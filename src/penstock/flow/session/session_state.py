@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 
 from penstock.flow.errors import SessionMisuse
 from penstock.flow.flowfile import UUID, FlowFile
+from penstock.flow.repository.commit_note import TopicTransfer
 from penstock.flow.session.services import SessionQueue
 from penstock.storage.content.claims import ContentClaim
 
@@ -52,6 +53,7 @@ class SessionFlowFiles:
         links: Pairs of a FlowFile and one that was created from it.
         written: Written claims, with the FlowFile that each was written for.
         missing: Taken FlowFiles whose content is missing.
+        transfers: Messages of topics that were received or sent.
     """
 
     newest: dict[int, FlowFile] = field(default_factory=dict)
@@ -63,6 +65,7 @@ class SessionFlowFiles:
     links: list[tuple[int, int]] = field(default_factory=list)
     written: list[tuple[int, ContentClaim]] = field(default_factory=list)
     missing: set[int] = field(default_factory=set)
+    transfers: list[TopicTransfer] = field(default_factory=list)
 
     def take(self, queue: SessionQueue, flowfiles: Sequence[FlowFile]) -> None:
         """Add FlowFiles that were taken from a queue.

@@ -36,6 +36,7 @@ from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.flow.errors import ProcessError, SessionMisuse, Terminated
 from penstock.flow.processor_state import SessionState
+from penstock.flow.repository.commit_note import CommitNote, EndReason
 from penstock.flow.repository.repository_changes import Changes
 from penstock.flow.session.commit import PreparedCommit, prepare
 from penstock.flow.session.session_content import SessionContent
@@ -213,7 +214,9 @@ class SessionTransaction:
         self.session_state = SessionFlowFiles()
         self.calls = SessionCalls(context.processor, self, self._roll_back)
         self.content = SessionContent(services.content, self.session_state, self.calls)
-        self.intake = SessionInputs(context, services.repository, services.clock)
+        self.intake = SessionInputs(
+            context, services.repository, services.clock, records=services.records
+        )
         self.numbers = IdAllocator(services.repository)
         self.state = SessionState(context.state)
         self.counters = Counters()
@@ -442,7 +445,16 @@ class SessionTransaction:
         if not missing:
             return set()
         try:
-            self.services.repository.commit(Changes(missing=missing))
+            notes = []
+            if self.services.records:
+                note = CommitNote(
+                    self.context.processor,
+                    self.services.clock.now_ms(),
+                    revision=self.services.revision(),
+                )
+                note.add_ended(EndReason.MISSING, [one.id for one in missing])
+                notes.append(note)
+            self.services.repository.commit(Changes(missing=missing, notes=notes))
         except PenstockError as error:
             _logger.warning(
                 "%s has no content, and its removal could not be recorded (%s): it is given back",

@@ -24,8 +24,9 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from penstock.core.guarded_connections import NETWORK_GUARD
 from penstock.core.read_guard import READ_GUARD
-from penstock.core.store_urls import LOCAL_SCHEMES, check_store_url
+from penstock.core.store_urls import LOCAL_SCHEMES, check_store_url, store_destinations
 from penstock.flow.processor import Problem
 from penstock.flow.write_guard import WRITE_GUARD
 
@@ -314,6 +315,8 @@ def open_folder(where: str, options: Mapping[str, object] | None = None) -> Open
     is_path = where.startswith("/") and not separator
     if not is_path:
         check_store_url(where, options or {})
+        for destination in store_destinations(where, options):
+            NETWORK_GUARD.check(destination)
     try:
         if is_path:
             fs, path = LocalFileSystem(**(options or {})), where

@@ -1,6 +1,7 @@
 """InvokeHTTP: sends a FlowFile as a request, and creates another one from the response.
 
-Owns the routing of responses. Does not own HTTP (httpx).
+Owns the routing of responses. Does not own HTTP (httpx), nor which hosts may be reached
+(`core.guarded_http`).
 
     2xx            original, and the response to response
     429, 5xx       retry, penalized
@@ -20,6 +21,7 @@ from typing import ClassVar, Final
 import httpx
 
 from penstock.core.errors import InvalidRequest
+from penstock.core.guarded_http import GuardedTransport
 from penstock.core.printable import quoted
 from penstock.flow.errors import ProcessError
 from penstock.flow.flowfile import MIME_TYPE
@@ -58,7 +60,8 @@ class InvokeHTTP(Processor):
 
     POST, PUT and PATCH send the content. Without an input it sends one request per trigger: set a
     timer schedule then. After a crash between the response and the commit, the request is sent
-    again.
+    again. The operator's list of hosts (`--reachable-hosts`) applies, also to redirects; this host
+    is not reachable unless it is listed. Proxies of the environment are not used.
     """
 
     tags = ("http", "rest", "client", "post", "get")
@@ -115,7 +118,8 @@ class InvokeHTTP(Processor):
         self._client = httpx.Client(
             timeout=httpx.Timeout(self.read_timeout / 1000, connect=self.connect_timeout / 1000),
             follow_redirects=self.follow_redirects,
-            verify=self.verify_tls,
+            trust_env=False,  # neither proxies nor passwords of ~/.netrc
+            transport=GuardedTransport(httpx.create_ssl_context(verify=self.verify_tls)),
             auth=(self.username, self.password) if self.username else None,
         )
 
@@ -148,7 +152,11 @@ class InvokeHTTP(Processor):
         ) as error:
             # Messages of httpx may contain the URL.
             text = str(error) if isinstance(error, InvalidRequest | ProcessError) else ""
-            why = text or f"{shown or 'the URL'}: {_reason(error)}; correct the request"
+            if not text:
+                text = f"{shown or 'the URL'}: {_reason(error)}; correct the request"
+            elif shown:
+                text = f"{shown}: {text}"  # perhaps about a redirect
+            why = text
             fail(context, session, flowfile, self.failure, why)
 
     def _request(self, flowfile: FlowFile, session: ProcessSession, now_ms: int) -> httpx.Request:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import socket
-import ssl
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,10 +34,12 @@ from starlette.responses import PlainTextResponse, Response
 from penstock.broker.http_server.guard import HttpGuard
 from penstock.broker.http_server.host_policy import HostPolicy
 from penstock.broker.http_server.server import uvicorn_config
+from penstock.broker.security.tls import ServerTls, TlsOptions
 from penstock.core.cleanup import CleanupSteps
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.core.loop_stalls import watched_loop
 from penstock.core.loop_tasks import LoopThread, keep_running, run_on_thread
+from penstock.core.tls_trust import is_reachable
 from penstock.flow.flowfile import MIME_TYPE
 from penstock.flow.processor import (
     INT,
@@ -55,6 +56,7 @@ from penstock.flow.processor import (
     Relationship,
     list_of,
 )
+from penstock.flow.processors.topics.service_addresses import SERVICE
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -298,7 +300,7 @@ class ReceivingServer:
         key: Path of a PEM file with the private key; empty: it is in the certificate file.
 
     Raises:
-        OSError: The certificate cannot be used.
+        InvalidRequest: The certificate cannot be used.
     """
 
     def __init__(
@@ -310,16 +312,16 @@ class ReceivingServer:
         key: str = "",
     ) -> None:
         self._listener = listener
-        tls: ssl.SSLContext | None = None
-        if certificate:
-            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            tls.load_cert_chain(certificate, key or None)
+        options = TlsOptions(certificate=certificate or None, key=key or None)
+        self._tls = ServerTls.of(options)
         guard = HttpGuard(hosts, body_timeout_s=_BODY_TIMEOUT_S)
-        self._server = uvicorn.Server(uvicorn_config(receiver, guard, _STOP_S, tls))
+        self._server = uvicorn.Server(uvicorn_config(receiver, guard, _STOP_S, self._tls))
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Start to serve."""
+        if self._tls is not None:
+            self._tls.start()
         self._serving = keep_running(
             "http receiver",
             lambda: self._server.serve(sockets=[self._listener]),
@@ -335,6 +337,8 @@ class ReceivingServer:
         self.begin_stop()
         if self._serving is not None:
             await asyncio.wait([self._serving])
+        if self._tls is not None:
+            await run_on_thread(self._tls.stop)
 
 
 def _post(loop: asyncio.AbstractEventLoop, resolve: Callable[[], None]) -> None:
@@ -393,7 +397,11 @@ class ListenHTTP(Processor):
 
     success = Relationship("One FlowFile for each request.")
 
-    host = Property(STR, default="127.0.0.1", about="Address to listen on; 0.0.0.0: all addresses.")
+    host = Property(
+        STR,
+        default="127.0.0.1",
+        about="Address to listen on; 0.0.0.0: all addresses, which needs certificate and token.",
+    )
     allowed_hosts = Property(
         list_of(STR),
         default="",
@@ -447,8 +455,10 @@ class ListenHTTP(Processor):
 
         Raises:
             Unavailable: The port is in use.
-            InvalidRequest: The address or the certificate is invalid.
+            InvalidRequest: The address or the certificate is invalid, or other hosts reach the
+                address and TLS or a token is missing.
         """
+        self._require_protection()
         listener = _listen(self.host, self.port)
         self._receiver = RequestReceiver(self._options(), _ProcessorSink(self, context))
         self.bound_port = listener.getsockname()[1]
@@ -464,10 +474,8 @@ class ListenHTTP(Processor):
             )
             self._loop.run(self._server.start(), _START_S)
             started = True
-        except OSError as error:
-            raise InvalidRequest(
-                f"certificate {self.certificate!r}: {error.strerror or error}: correct it"
-            ) from None
+        except InvalidRequest as error:  # narrow: of the certificate
+            raise InvalidRequest(f"certificate {self.certificate!r}: {error}") from None
         finally:
             if not started:
                 self._loop.stop()
@@ -505,6 +513,17 @@ class ListenHTTP(Processor):
             self._loop.run(self._server.stop(), _STOP_WAIT_S)
         finally:
             self._loop.stop()
+
+    def _require_protection(self) -> None:
+        """Refuse an address that other hosts reach without TLS and a token, as the server does."""
+        lacks = [name for name in ("certificate", "token") if not getattr(self, name)]
+        if lacks and not SERVICE.addresses().insecure and is_reachable(self.host):
+            raise InvalidRequest(
+                f"other hosts can reach {self.host}, and each of them may send FlowFiles: set"
+                f" {' and '.join(lacks)}, or listen on 127.0.0.1, or start Penstock with"
+                " --insecure",
+                place="host",
+            )
 
     def _options(self) -> ReceivingOptions:
         return ReceivingOptions(

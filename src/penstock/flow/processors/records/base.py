@@ -58,7 +58,7 @@ class RecordProcessor(Processor):
     input_format = Property(
         RecordFormat,
         required=True,
-        about="Format of the content. Avro needs a package: pip install 'penstock-io[avro]'.",
+        about="Format of the content.",
     )
     schema = Property(
         SCHEMA,

@@ -21,11 +21,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import ClassVar, Final
 
+from penstock.broker import message_id
 from penstock.client import ConnectionOptions, Consumer, ConsumerOptions, Message, finish_all
+from penstock.client.addresses import Address
+from penstock.core.bearer import Bearer
 from penstock.core.errors import Dependency, InvalidRequest, Unavailable
+from penstock.core.guarded_connections import NETWORK_GUARD
 from penstock.core.loop_stalls import watched_loop
 from penstock.core.loop_tasks import LoopThread, keep_running, start_awaited
+from penstock.core.network_guard import NetworkDestination, url_destination
 from penstock.core.threads import OnDeath
+from penstock.core.tls_trust import TRUST
 from penstock.flow.errors import ProcessError
 from penstock.flow.processor import (
     INT,
@@ -43,6 +49,8 @@ from penstock.flow.processor import (
 from penstock.flow.processors.topics.service_addresses import SERVICE
 
 HOLD_S: Final = 15.0
+REFUSED_S: Final = 5.0
+"""Delay before the next attempt at the broker of this service, after it refused the consumer."""
 
 
 class _Arrived:
@@ -61,6 +69,8 @@ class TopicReceiver:
         max_in_flight: Maximum number of messages in flight.
         batch: Maximum number of messages that are returned together.
         context: The processor's context, which is woken when messages can be taken.
+        retries_refusals: Whether a refusal may end: at the broker of this service, rights can
+            change at any time.
 
     Attributes:
         failure: Why the last consumer failed; empty once another one was started.
@@ -73,8 +83,11 @@ class TopicReceiver:
         max_in_flight: int,
         batch: int,
         context: ProcessContext,
+        *,
+        retries_refusals: bool = False,
     ) -> None:
         self._loop = loop
+        self._retries_refusals = retries_refusals
         self._make = consumer
         self._max_in_flight = max_in_flight
         self._batch = batch
@@ -155,6 +168,12 @@ class TopicReceiver:
 
     async def _consume(self) -> None:
         """Take messages until the consumer is stopped; at a restart, from a new consumer."""
+        while await self._is_refused() and self._retries_refusals:
+            await self._discard_consumer()
+            await asyncio.sleep(REFUSED_S)
+
+    async def _is_refused(self) -> bool:
+        """Take messages until the consumer is stopped; return whether the broker refuses it."""
         try:
             consumer = self._consumer or self._begin()
             self.failure = ""
@@ -162,6 +181,7 @@ class TopicReceiver:
         except InvalidRequest as error:
             self.failure = f"the broker refuses: {error}"
             self._context.wake()
+            return True
         except Exception as error:  # narrow: a cancelled task ends with the processor
             self.failure = f"no messages can be consumed, will be retried: {error!r}"
             try:
@@ -170,6 +190,7 @@ class TopicReceiver:
             finally:
                 await self._discard_consumer()
             raise
+        return False
 
     async def _discard_consumer(self) -> None:
         """Stop the consumer, so that the next restart creates another one."""
@@ -317,17 +338,22 @@ class ConsumeTopic(Processor):
             InvalidRequest: A name or an address is invalid.
             Unavailable: The service has not found its own broker yet.
         """
-        # Not on the loop, which would block while the service queries its database.
+        # Not on the loop, which would block while the service queries its database, or while names
+        # are resolved.
         addresses = self._addresses()
+        secret = self.auth_secret or (SERVICE.addresses().token if self._is_own else None)
+        for url in self.lookup:
+            NETWORK_GUARD.check(url_destination(url if "://" in url else f"http://{url}"))
         self._recent = dict.fromkeys(_marks(context.state.get()))
         name = f"{context.name} consumes"
         self._loop = LoopThread(name, watched_loop(name))
         self._receiver = TopicReceiver(
             self._loop,
-            lambda: self._consumer(addresses),
+            lambda: self._consumer(addresses, secret),
             self.max_in_flight,
             self.batch_size,
             context,
+            retries_refusals=self._is_own,
         )
         self._loop.start()
         try:
@@ -405,15 +431,32 @@ class ConsumeTopic(Processor):
                 }
                 made.append(session.write(session.create(attributes=attributes), message.body))
             session.transfer(made, self.success)
+            if self._is_own and session.topics.is_recorded:
+                for start, end, partition, offset in _runs(messages):
+                    session.topics.received(made[start:end], self.topic, partition, offset)
         elif messages:
             first_ns = min(message.timestamp_ns for message in messages)
             several = {"message.count": str(len(messages)), "message.timestamp.ns": str(first_ns)}
             flowfile = session.create(attributes={**where, **several})
             lines = b"\n".join([*(message.body for message in messages), b""])
             session.transfer(session.write(flowfile, lines), self.success)
+            if self._is_own and session.topics.is_recorded:
+                for start, end, partition, offset in _runs(messages):
+                    offsets = range(offset, offset + end - start)
+                    session.topics.received_into(flowfile, self.topic, {partition: offsets})
 
-    def _consumer(self, addresses: Sequence[str]) -> Consumer:
-        connection = ConnectionOptions(auth_secret=self.auth_secret or None)
+    @property
+    def _is_own(self) -> bool:
+        """Whether it consumes from the broker of this service."""
+        return self.addresses is None and not self.lookup
+
+    def _consumer(self, addresses: Sequence[str], secret: Bearer) -> Consumer:
+        # The own broker needs TLS if it is on another host; other servers are as configured.
+        hosts = [one.rpartition(":")[0] for one in addresses] if self._is_own else []
+        needs_tls = any(TRUST.scheme(host) == "https" for host in hosts)
+        connection = ConnectionOptions(
+            auth_secret=secret or None, tls=TRUST.context("broker") if needs_tls else None
+        )
         return Consumer(
             self.topic,
             self.channel,
@@ -426,6 +469,14 @@ class ConsumeTopic(Processor):
     def _addresses(self) -> tuple[str, ...]:
         if self.addresses is None:
             return () if self.lookup else (SERVICE.addresses().broker_tcp(),)
+        for text in self.addresses:
+            address = Address.parse(text)
+            if address.path:
+                raise InvalidRequest(
+                    f"addresses: {text}: flows must not connect to sockets of this host: leave"
+                    " addresses out to use the broker of this service"
+                )
+            NETWORK_GUARD.check(NetworkDestination("nsq", address.host, address.port))
         return self.addresses
 
 
@@ -433,6 +484,21 @@ def _mark(message: Message) -> str:
     # Each broker numbers its messages independently, so the time is part of the mark.
     hashed = hashlib.blake2b(b"%b %d" % (message.id, message.timestamp_ns), digest_size=9)
     return base64.urlsafe_b64encode(hashed.digest()).decode("ascii")
+
+
+def _runs(messages: Sequence[Message]) -> list[tuple[int, int, int, int]]:
+    """Return the runs of messages with consecutive offsets: start, end, partition, offset."""
+    numbers = [message_id.parse(message.id) for message in messages]
+    runs: list[tuple[int, int, int, int]] = []
+    start = 0
+    for place, number in enumerate(numbers, 1):
+        follows = place < len(numbers) and number is not None and numbers[place] == number + 1
+        if not follows:
+            first = numbers[start]
+            if first is not None:
+                runs.append((start, place, *message_id.split(first)))
+            start = place
+    return runs
 
 
 def _marks(state: Mapping[str, str]) -> list[str]:

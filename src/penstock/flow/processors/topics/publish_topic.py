@@ -27,7 +27,16 @@ from typing import ClassVar, Final
 import msgspec
 
 from penstock.broker.broker_client import BrokerClient
-from penstock.core.errors import Conflict, CorruptData, InvalidRequest, NotFound, Unavailable
+from penstock.core.errors import (
+    Conflict,
+    CorruptData,
+    Dependency,
+    Forbidden,
+    InvalidRequest,
+    NotFound,
+    Unauthenticated,
+    Unavailable,
+)
 from penstock.core.http_errors import ClientRemedies
 from penstock.flow.errors import ProcessError
 from penstock.flow.flowfile import UUID, FlowFile
@@ -219,7 +228,7 @@ class TopicPublisher(Processor):
         """
         url, token = SERVICE.addresses().broker(self.broker_url, self.broker_token)
         self._broker = BrokerClient(
-            url, token=token or None, timeout_s=self.timeout / 1000, remedies=_REMEDIES
+            url, token=token, timeout_s=self.timeout / 1000, remedies=_REMEDIES
         )
         self._missing_since_ms = None
 
@@ -252,6 +261,10 @@ class TopicPublisher(Processor):
         except Unavailable as error:
             # It is unknown whether the batch arrived: it stays recorded and is published first.
             _retry_later(error, context, session)
+        except (Forbidden, Unauthenticated) as error:
+            # A right can come back, and the content is not the reason: the FlowFiles wait.
+            refused = Unavailable(str(error), dependency=Dependency.BROKER)
+            _retry_later(refused, context, session, context.identity.penalty_ms)
 
     def _wait_for_missing(self, intents: PublishIntents, context: ProcessContext) -> None:
         # They may be penalized. If they are missing after the longest penalty, they were removed
@@ -306,6 +319,8 @@ class TopicPublisher(Processor):
                     self._publish_parts(intents, batch, found[0], context, session)
                 elif found:
                     self._publish_whole(intents, batch, found, session)
+            except (Forbidden, Unauthenticated):
+                raise
             except (InvalidRequest, NotFound, Conflict) as error:
                 for flowfile in found:
                     fail(context, session, flowfile, self.failure, error)
@@ -328,15 +343,18 @@ class TopicPublisher(Processor):
             )
         contents = [session.read_all(flowfile, limit) for flowfile in found]
         if not self.by_lines:
-            self._broker.publish(
+            place = self._broker.publish(
                 batch.topic,
                 contents,
                 key=batch.key or None,
                 durable=True,
                 producer=_producer(intents, batch),
             )
+            session.topics.sent(found, batch.topic, place)
         else:
-            self._publish_lines(intents, batch, b"\n".join(contents))
+            place = self._publish_lines(intents, batch, b"\n".join(contents))
+            if session.topics.is_recorded:
+                session.topics.sent(found, batch.topic, place, [_lines_in(one) for one in contents])
 
     def _publish_parts(
         self,
@@ -359,7 +377,9 @@ class TopicPublisher(Processor):
                     intents = intents.open([batch.part(batch.start, batch.start + len(lines))])
                     context.state.set(intents.state(), durable=True)
                     [batch] = intents.batches
-                self._publish_lines(intents, batch, lines)
+                place = self._publish_lines(intents, batch, lines)
+                if session.topics.is_recorded:
+                    session.topics.sent([flowfile], batch.topic, place, [_lines_in(lines)])
                 batch = batch.part(batch.end, batch.end)
         except (InvalidRequest, NotFound, Conflict):  # narrow: these are routed
             session.put_attributes(flowfile, {POSITION: str(batch.start)})
@@ -381,10 +401,12 @@ class TopicPublisher(Processor):
             )
         return lines
 
-    def _publish_lines(self, intents: PublishIntents, batch: PublishBatch, lines: bytes) -> None:
+    def _publish_lines(
+        self, intents: PublishIntents, batch: PublishBatch, lines: bytes
+    ) -> tuple[int, int] | None:
         if not lines.strip(b"\r\n"):
-            return  # only line breaks: no message
-        self._broker.publish_encoded(
+            return None  # only line breaks: no message
+        return self._broker.publish_encoded(
             batch.topic,
             lines,
             binary=False,
@@ -434,11 +456,16 @@ class PublishTopic(TopicPublisher):
         return topic, self.key.of(flowfile, now_ms=now_ms)
 
 
-def _retry_later(error: Unavailable, context: ProcessContext, session: ProcessSession) -> None:
+def _retry_later(
+    error: Unavailable,
+    context: ProcessContext,
+    session: ProcessSession,
+    wait_ms: int | None = None,
+) -> None:
     session.rollback()
     context.log.warning("not published, will be retried: %s", error)
     context.report_unavailable(error)
-    context.yield_()
+    context.yield_(wait_ms)
 
 
 def _begun(intents: PublishIntents, session: ProcessSession) -> list[FlowFile]:
@@ -465,6 +492,11 @@ class _Selection:
         self._left_bytes -= flowfile.size
         is_last = self._taken >= self._count or self._left_bytes <= 0
         return FilterVerdict.ACCEPT_AND_STOP if is_last else FilterVerdict.ACCEPT
+
+
+def _lines_in(content: bytes) -> int:
+    """Return the number of messages in lines; empty lines are none."""
+    return len([line for line in content.split(b"\n") if line])
 
 
 def _producer(intents: PublishIntents, batch: PublishBatch) -> tuple[str, int]:

@@ -17,9 +17,12 @@ from urllib.parse import quote
 import httpx
 import orjson
 
+from penstock.core.bearer import Bearer, authorization
 from penstock.core.errors import Dependency, InvalidRequest, Unavailable
 from penstock.core.http_errors import ClientRemedies, error_of_answer
+from penstock.core.names import normalised
 from penstock.core.printable import quoted
+from penstock.core.tls_trust import TRUST
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor import STR, ExpressionProperty, ProcessContext, Property
 from penstock.flow.processors.failure import WRITES_REASON
@@ -38,9 +41,9 @@ class PutDatasource(TopicPublisher):
     """Writes records, one JSON document per line, to a datasource, exactly once.
 
     They go to the topic that the datasource's supervisor reads, so a supervisor must exist, and it
-    must read JSON. ConvertRecord converts other formats to JSON lines. The supervisor handles
-    records that cannot be parsed. FlowFiles wait in the queue while broker or overlord are
-    unavailable.
+    must read JSON. The owner of the flow needs the right to publish to this topic. ConvertRecord
+    converts other formats to JSON lines. The supervisor handles records that cannot be parsed.
+    FlowFiles wait in the queue while broker or overlord are unavailable.
     """
 
     tags = ("datasource", "druid", "index", "records", "sink")
@@ -79,13 +82,7 @@ class PutDatasource(TopicPublisher):
         super().on_scheduled(context)
         url, token = SERVICE.addresses().overlord_of(self.overlord_url, self.overlord_token)
         self._overlord_url = url
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        try:
-            self._overlord = httpx.Client(
-                base_url=url, headers=headers, timeout=self.timeout / 1000
-            )
-        except httpx.InvalidURL as error:
-            raise InvalidRequest(f"overlord_url is not a valid URL: {error}") from None
+        self._overlord = overlord_client(url, token, self.timeout / 1000)
         self._topics = {}
 
     def on_stopped(self, context: ProcessContext) -> None:
@@ -97,7 +94,8 @@ class PutDatasource(TopicPublisher):
         """Return the topic of the datasource's supervisor, and an empty key.
 
         Raises:
-            InvalidRequest: The supervisor does not exist, or does not read JSON.
+            InvalidRequest: The supervisor does not exist, writes another datasource, or does not
+                read JSON.
             Unavailable: The overlord does not answer.
         """
         datasource = self.datasource.of(flowfile, now_ms=now_ms)
@@ -139,11 +137,38 @@ class PutDatasource(TopicPublisher):
         return _topic_in(answer.content, datasource)
 
 
+def overlord_client(url: str, token: Bearer, timeout_s: float) -> httpx.Client:
+    """Return a client of an overlord, which trusts the authorities of this process.
+
+    Raises:
+        InvalidRequest: The URL is invalid.
+    """
+
+    def authorized(request: httpx.Request) -> httpx.Request:
+        request.headers.update(authorization(token))
+        return request
+
+    try:
+        return httpx.Client(
+            base_url=url, auth=authorized, timeout=timeout_s, verify=TRUST.context()
+        )
+    except httpx.InvalidURL as error:
+        raise InvalidRequest(f"overlord_url is not a valid URL: {error}") from None
+
+
 def _topic_in(body: bytes, datasource: str) -> str:
     try:
-        io = _inside(orjson.loads(body), "ioConfig")
+        spec = orjson.loads(body)
     except orjson.JSONDecodeError:
-        io = None
+        spec = None
+    io, schema = _inside(spec, "ioConfig"), _inside(spec, "dataSchema")
+    written = schema.get("dataSource") if isinstance(schema, dict) else None
+    if isinstance(written, str) and normalised(written) != normalised(datasource):
+        # The author of the flow has the right to write this datasource, and perhaps no other one.
+        raise InvalidRequest(
+            f"the supervisor {quoted(datasource)} writes the datasource {quoted(written)}: name a"
+            " datasource whose supervisor has the same id"
+        )
     if not isinstance(io, dict) or not isinstance(io.get("topic"), str):
         text = f"the supervisor of {datasource!r} does not read a topic: submit one that does"
         raise InvalidRequest(text)

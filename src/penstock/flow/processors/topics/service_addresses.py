@@ -7,7 +7,11 @@ are created from a flow's file, so they cannot receive the addresses as argument
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from penstock.core.bearer import Bearer
+from penstock.core.guarded_connections import NETWORK_GUARD
+from penstock.core.network_guard import url_destination
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,24 +22,35 @@ class ServiceAddresses:
         broker_http: Returns the URL of the broker, or raises `Unavailable` while none is found.
         broker_tcp: Returns ``HOST:PORT`` of the broker's NSQ protocol, in the same way.
         overlord: URL of the overlord, or of the router.
-        token: Token that they require; empty: none.
+        tokens: Returns the token that they require of a processor that starts now.
+        insecure: Whether processors may listen without TLS and a token where other hosts reach
+            them.
     """
 
     broker_http: Callable[[], str] = lambda: "http://127.0.0.1:4151"
     broker_tcp: Callable[[], str] = lambda: "127.0.0.1:4150"
     overlord: str = "http://127.0.0.1:8888"
-    token: str = ""
+    tokens: Callable[[], Bearer] = field(default=str, repr=False)
+    insecure: bool = False
 
-    def broker(self, url: str, token: str) -> tuple[str, str]:
+    @property
+    def token(self) -> Bearer:
+        """The token for a processor that starts now, which acts for the owner of the flow."""
+        return self.tokens()
+
+    def broker(self, url: str, token: str) -> tuple[str, Bearer]:
         """Return URL and token of a broker, given the properties of a processor.
 
         The token of this service is sent only to its own broker.
-        """
-        return (url, token) if url else (self.broker_http(), token or self.token)
 
-    def overlord_of(self, url: str, token: str) -> tuple[str, str]:
+        Raises:
+            InvalidRequest: Flows must not connect to the URL's host.
+        """
+        return _checked(url, token) if url else (self.broker_http(), token or self.token)
+
+    def overlord_of(self, url: str, token: str) -> tuple[str, Bearer]:
         """Return URL and token of an overlord, in the same way."""
-        return (url, token) if url else (self.overlord, token or self.token)
+        return _checked(url, token) if url else (self.overlord, token or self.token)
 
 
 class Service:
@@ -51,6 +66,11 @@ class Service:
     def addresses(self) -> ServiceAddresses:
         """Return the addresses; the default ports if none were set."""
         return self._addresses
+
+
+def _checked(url: str, token: str) -> tuple[str, str]:
+    NETWORK_GUARD.check(url_destination(url))
+    return url, token
 
 
 SERVICE = Service()

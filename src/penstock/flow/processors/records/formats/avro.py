@@ -1,7 +1,7 @@
 """Avro object container files.
 
-Owns the translation of schemas. The package fastavro, which is optional, does the encoding. Avro
-stores one record after the other, so this is the only module with a loop over records.
+Owns the translation of schemas. The package fastavro does the encoding. Avro stores
+one record after the other, so this is the only module with a loop over records.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import re
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import ModuleType
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, cast
 
+import fastavro
 import pyarrow as pa
 
-from penstock.core.avro_bounds import bounded_blocks, gathered_records
+from penstock.core.avro_bounds import AvroBlocks, bounded_blocks, gathered_records
 from penstock.core.errors import InvalidRequest
 from penstock.core.out_of_memory import is_out_of_memory
 from penstock.flow.processors.records.formats.casts import fitted
@@ -56,6 +56,10 @@ _BROKEN: Final = (
     ValueError, EOFError, TypeError, LookupError, MemoryError, AttributeError,
     struct.error, zlib.error, RecursionError, OSError, SystemError, ArithmeticError,
 )  # fmt: skip
+# Exceptions for a schema that fastavro or Arrow refuses.
+_REFUSED_SCHEMA: Final = (
+    *_BROKEN, fastavro.schema.SchemaParseException, fastavro.schema.UnknownType
+)  # fmt: skip
 
 
 def read_avro(source: RecordSource, options: ReadingOptions) -> RecordBatches:
@@ -63,7 +67,7 @@ def read_avro(source: RecordSource, options: ReadingOptions) -> RecordBatches:
 
     Raises:
         BadRecords: The content is not Avro, has types that columns do not support, or does not fit
-            the schema; or fastavro is not installed.
+            the schema.
     """
     with source.open() as stream:
         found, _ = _opened(stream)
@@ -103,17 +107,16 @@ class AvroWriter:
         schema: Schema of the records.
 
     Raises:
-        BadRecords: Avro does not support a type or a name; or fastavro is not installed.
+        BadRecords: Avro does not support a type or a name.
     """
 
     def __init__(self, out: RecordOutput, schema: pa.Schema) -> None:
         self._out = out
         self._buffer = io.BytesIO()
-        fastavro = _fastavro()
         try:
             parsed = fastavro.parse_schema(_avro_record(list(schema), "record"))
             self._writer = fastavro.write.Writer(self._buffer, parsed, codec="deflate")
-        except _refused_schema(fastavro) as error:
+        except _REFUSED_SCHEMA as error:
             raise _refusal(_WRITING, error) from None
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -140,41 +143,24 @@ class AvroWriter:
         self._buffer.truncate()
 
 
-def _fastavro() -> ModuleType:
-    try:
-        # Imported here, because it is optional.
-        import fastavro  # noqa: PLC0415
-    except ImportError:
-        raise BadRecords(
-            "Avro needs the package fastavro: pip install 'penstock-io[avro]'"
-        ) from None
-    return fastavro
-
-
 def _opened(stream: BinaryIO) -> tuple[pa.Schema, Iterator[list[Mapping[str, object]]]]:
     """Return the schema of a file, and its records in lists."""
-    fastavro = _fastavro()
     try:
         reader = fastavro.block_reader(stream)
         plain = _without_uuids(reader.writer_schema)
         if plain != reader.writer_schema:
             stream.seek(0)
-            reader = fastavro.block_reader(stream, reader_schema=plain)
+            reader = fastavro.block_reader(stream, reader_schema=cast("dict[str, object]", plain))
         if not (isinstance(plain, dict) and plain.get("type") == "record"):
             raise BadRecords(
                 "the Avro file contains values that are not records, so there are no "
                 "columns: write records"
             )
         type_ = _arrow_type(plain, "record", 0)
-    except _refused_schema(fastavro) as error:
+    except _REFUSED_SCHEMA as error:
         raise _refusal(_DOING, error) from None
-    blocks = bounded_blocks(stream, reader, "the Avro content")
+    blocks = bounded_blocks(stream, cast("AvroBlocks", reader), "the Avro content")
     return pa.schema(list(type_)), gathered_records(blocks, BATCH_ROWS)
-
-
-def _refused_schema(fastavro: ModuleType) -> tuple[type[Exception], ...]:
-    """Return the exceptions for a schema that fastavro or Arrow refuses."""
-    return (*_BROKEN, fastavro.schema.SchemaParseException, fastavro.schema.UnknownType)
 
 
 def _refusal(doing: str, error: Exception) -> BadRecords:

@@ -1,0 +1,1 @@
+"""Redrive of dead letters: each is published to its topic again, exactly once."""

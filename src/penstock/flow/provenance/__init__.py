@@ -1,0 +1,1 @@
+"""Provenance of FlowFiles: the events of each commit, kept for a time."""
