@@ -1,8 +1,8 @@
 """The settings of a Kafka client that a spec may contain, and their conversion. Pure.
 
 A spec comes from outside, and some settings make a client run commands, load libraries or read
-files, so only settings from a list of safe ones are accepted. Secrets are given as text, or better
-as environment variables, which are resolved only where the client runs.
+files, so only settings from a list of safe ones are accepted. Secrets are given as references,
+which are resolved only where the client runs. Only settings that are never shown may be references.
 """
 
 from __future__ import annotations
@@ -10,10 +10,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest
+from penstock.core.network_guard import NetworkDestination, url_destination
+from penstock.core.secret_names import is_reference
+from penstock.indexing.secrets import may_be_secret
 from penstock.indexing.specs.sources.secret_values import EnvironmentSecret
+from penstock.indexing.specs.sources.secret_values import resolved as secret_value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
+    from penstock.storage.secrets.secret_sources import Secrets
 
 Setting = str | int | bool | EnvironmentSecret
 Settings = tuple[tuple[str, str], ...]
@@ -48,7 +54,7 @@ _WITHOUT_EFFECT: Final = frozenset(
 )
 _REMEDIES: Final = {
     "debug": "set the level of the service's log instead",
-    "druid.dynamic.config.provider": 'set each as {"type": "environment", "variable": …}',
+    "druid.dynamic.config.provider": "set each as secret://NAME",
     "sasl.jaas.config": "set sasl.username and sasl.password",
     "sasl.kerberos.kinit.cmd": "it would run a command: Kerberos is not supported",
     "sasl.kerberos.keytab": "it would read a file: Kerberos is not supported",
@@ -116,6 +122,9 @@ _ISOLATION: Final = "isolation.level"
 READ_COMMITTED: Final = "read_committed"
 _ISOLATIONS: Final = (READ_COMMITTED, "read_uncommitted")
 _CA: Final = "ssl.ca.pem"
+_SERVERS: Final = "bootstrap.servers"
+_TOKENS: Final = "sasl.oauthbearer.token.endpoint.url"
+_PORT: Final = 9092
 
 
 def checked(given: Mapping[str, Setting]) -> dict[str, Setting]:
@@ -132,7 +141,11 @@ def checked(given: Mapping[str, Setting]) -> dict[str, Setting]:
         if ours not in _ALLOWED:
             remedy = _REMEDIES.get(name, "leave it out")
             raise InvalidRequest(f"{name} must not be set in a spec: {remedy}", place=PLACE)
-        if ours == _CA and isinstance(value, str) and "-----BEGIN" not in value:
+        is_named = isinstance(value, EnvironmentSecret) or is_reference(value)
+        if is_named and not may_be_secret(ours):
+            text = f"{name} must not name a secret, because errors and logs show its value"
+            raise InvalidRequest(text, place=PLACE)
+        if ours == _CA and isinstance(value, str) and not is_named and "-----BEGIN" not in value:
             # The client takes this word for the system's certificates, and other text for errors.
             raise InvalidRequest(f"{name} must be the text of certificates in PEM", place=PLACE)
         found[ours] = value
@@ -143,20 +156,36 @@ def checked(given: Mapping[str, Setting]) -> dict[str, Setting]:
     return found
 
 
-def resolved(given: Mapping[str, Setting], environment: Mapping[str, str]) -> Settings:
-    """Return settings in the client's form, with secrets from the environment.
+def resolved(given: Mapping[str, Setting], secrets: Secrets) -> Settings:
+    """Return settings in the client's form, with the values of secrets.
 
     Raises:
-        InvalidRequest: A variable is not set here.
+        InvalidRequest: A secret has no value here.
+        CorruptData: The file of sealed secrets is damaged.
+        Unavailable: The command that prints a secret fails.
     """
-    return tuple((name, _text(given[name], environment)) for name in sorted(given))
+    return tuple((name, _text(name, given[name], secrets)) for name in sorted(given))
 
 
-def _text(value: Setting, environment: Mapping[str, str]) -> str:
-    if isinstance(value, EnvironmentSecret):
-        found = environment.get(value.variable)
-        if found is None:
-            text = f"the variable {value.variable} is not set: set it for overlord and workers"
+def destinations(settings: Mapping[str, str]) -> Iterator[NetworkDestination]:
+    """Yield the hosts to which settings, as `resolved` returns them, make the client connect.
+
+    Raises:
+        InvalidRequest: An address is invalid.
+    """
+    for part in settings.get(_SERVERS, "").split(","):
+        if server := part.strip():
+            _, separator, rest = server.partition("://")
+            yield url_destination(f"kafka://{rest if separator else server}", _PORT)
+    if url := settings.get(_TOKENS):
+        yield url_destination(url)
+
+
+def _text(name: str, value: Setting, secrets: Secrets) -> str:
+    if isinstance(value, EnvironmentSecret) or (isinstance(value, str) and may_be_secret(name)):
+        found = secret_value(value, secrets, f"{PLACE}.{name}")
+        if name == _CA and "-----BEGIN" not in found:
+            text = f"{name} must be the text of certificates in PEM"
             raise InvalidRequest(text, place=PLACE)
         return found
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -15,15 +15,25 @@ _registered: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("penstock")` and `format("penstock.topic")` with a session; repeatable."""
+    """Register `format("penstock")` and `format("penstock.topic")` with a session; repeatable.
+
+    Only needed where Spark does not find the installed modules `pyspark_penstock` and
+    `pyspark_penstock_topic`; otherwise Spark has registered both.
+    """
     # Imported here: most users of this package need no PySpark, which is heavy.
+    from pyspark.errors import AnalysisException  # noqa: PLC0415
+
     from penstock.spark.datasource import PenstockSource  # noqa: PLC0415
     from penstock.spark.topic.source import TopicSource  # noqa: PLC0415
 
     if spark in _registered:
         return
-    spark.dataSource.register(PenstockSource)
-    spark.dataSource.register(TopicSource)
+    for source in (PenstockSource, TopicSource):
+        try:
+            spark.dataSource.register(source)
+        except AnalysisException as error:  # narrow: Spark has found the installed module
+            if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+                raise
     _registered.add(spark)
 
 

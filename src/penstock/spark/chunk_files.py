@@ -1,12 +1,16 @@
 """Files written by indexing: Parquet for time chunks, and runs that will be merged.
 
-Owns the two formats and their names. A run is an Arrow IPC file with the batches of one split,
-grouped by time chunk; it exists only between the two steps of a large request. Invariant: a file
-gets its name only when it is complete, so repeated attempts leave one file.
+Owns the two formats and their names, and what lets readers skip parts of a Parquet file: minimum
+and maximum of row groups and pages, the order of the rows, and Bloom filters. A run is an Arrow IPC
+file with the batches of one split, grouped by time chunk; it exists only between the two steps of a
+large request. Invariant: a file gets its name only when it is complete, so repeated attempts leave
+one file.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -14,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,10 +27,43 @@ from penstock.spark.row_chunks import times_ms
 from penstock.spark.topic.row_shape import TIME_COLUMN
 from penstock.storage.disk_errors import translate_error
 
-# Small enough that the JVM can divide a file among its cores.
-_ROW_GROUP_ROWS: Final = 256 * 1024
+# Small enough that engines can divide a file among their cores; large enough that a search does not
+# spend most of its time with the dictionaries, of which each row group has its own.
+_ROW_GROUP_ROWS: Final = 512 * 1024
+# Readers skip pages by the minimum and maximum of each, and pages without a row that matches the
+# conditions on other columns. A multiple of the 2,048 rows (DuckDB) or 4,096 rows (Spark) that the
+# engines read at once.
+_PAGE_ROWS: Final = 8_192
+# A column gets a Bloom filter if this many of its first rows have at least that many values;
+# for fewer values, minimum, maximum and dictionary are enough. To count the values of all rows
+# would take longer than to write the filter.
+_SAMPLE_ROWS: Final = 16_384
+_VALUES_MIN: Final = 1_024
+# As many rows, evenly distributed, decide whether a column of numbers repeats its values. If a
+# column of text has fewer values there, it gets no filter, and is not examined further.
+_FEW_ROWS: Final = 2_048
+_FEW_VALUES: Final = 256
+# Highest share of the row groups without a value that are read nevertheless. A filter has 1.2 to
+# 2.4 bytes for each different value then; a smaller one saves less than these row groups have.
+_FALSE_POSITIVES: Final = 0.01
 # Large enough for good compression in Parquet; the writer holds this many rows.
 _GROUP_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FileForm:
+    """The form of a segment file.
+
+    Attributes:
+        level: Level of zstd.
+        sort_keys: The columns by which its rows are sorted, ascending, nulls last; empty: they
+            may have any order.
+        filtered: The columns that get a Bloom filter if they have many different values.
+    """
+
+    level: int
+    sort_keys: tuple[str, ...] = ()
+    filtered: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +92,7 @@ class SortedRun:
 
 
 def write_parquet(
-    rows: pa.Table, folder: Path, chunk: Interval, number: int, level: int
+    rows: pa.Table, folder: Path, chunk: Interval, number: int, form: FileForm
 ) -> WrittenParquet:
     """Write rows, in their order, as the file of a time chunk.
 
@@ -63,7 +101,7 @@ def write_parquet(
     """
     target = folder / f"{chunk_name(chunk)}-{number}.parquet"
     times = times_ms(rows.column(TIME_COLUMN).combine_chunks())
-    write_whole(target, lambda path: write_table(rows, path, level))
+    write_whole(target, lambda path: write_table(rows, path, form))
     return WrittenParquet(
         str(target),
         chunk.start_ms,
@@ -75,23 +113,104 @@ def write_parquet(
     )
 
 
-def write_table(rows: pa.Table, path: Path, level: int) -> None:
-    """Write rows in the format of every segment file; `level` is zstd's."""
+def write_table(rows: pa.Table, path: Path, form: FileForm) -> None:
+    """Write rows, which are sorted by the form's keys, in the format of every segment file."""
     # Imported here: 9 MB that only workers that write files need.
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    text = [field.name for field in rows.schema if field.type == pa.string()]
+    sample, encodings = _sampled(rows), _encodings(form)
+    repeated = [name for name in _with_dictionary(rows, sample) if name not in encodings]
     pq.write_table(
         rows,
         path,
         row_group_size=_ROW_GROUP_ROWS,
         compression="zstd",
-        compression_level=level,
-        # Columns such as flight numbers compress better without a dictionary (measured).
-        use_dictionary=text or False,
+        compression_level=form.level,
+        use_dictionary=repeated or False,
+        column_encoding=encodings or None,
         write_statistics=_with_extremes(rows),
+        write_page_index=True,
+        max_rows_per_page=_PAGE_ROWS,
+        sorting_columns=pq.SortingColumn.from_ordering(rows.schema, _order(rows.schema, form)),
+        bloom_filter_options=_bloom_filters(rows, form.filtered, sample),
         store_schema=False,
     )
+
+
+def _with_dictionary(rows: pa.Table, sample: pa.Array) -> list[str]:
+    """Return the columns of text, and those of numbers whose values are repeated.
+
+    Such numbers take less space, and less time to compress and to read.
+    """
+    found = []
+    for field in rows.schema:
+        is_number = pa.types.is_primitive(field.type) and not pa.types.is_boolean(field.type)
+        if field.type == pa.string() or (
+            is_number and 2 * _distinct(rows.column(field.name), sample) <= len(sample)
+        ):
+            found.append(field.name)
+    return found
+
+
+def _distinct(values: pa.ChunkedArray, sample: pa.Array) -> int:
+    found: int = pc.count_distinct(values.take(sample)).as_py()
+    return found
+
+
+def _sampled(rows: pa.Table) -> pa.Array:
+    """Return the numbers of some rows, evenly distributed."""
+    return pa.array(np.arange(0, rows.num_rows, max(1, rows.num_rows // _FEW_ROWS)))
+
+
+def _order(schema: pa.Schema, form: FileForm) -> list[tuple[str, str]]:
+    """Return the order of the rows, up to a column that has no order in Parquet."""
+    flat = itertools.takewhile(
+        lambda key: not pa.types.is_nested(schema.field(key).type), form.sort_keys
+    )
+    return [(key, "ascending") for key in flat]
+
+
+def _encodings(form: FileForm) -> dict[str, str]:
+    """Return the encodings of columns for which Parquet's default is not the best.
+
+    Sorted times are stored as differences: they are read in half of the time (measured). Such a
+    column cannot have a dictionary as well.
+    """
+    return {TIME_COLUMN: "DELTA_BINARY_PACKED"} if form.sort_keys[:1] == (TIME_COLUMN,) else {}
+
+
+def _bloom_filters(
+    rows: pa.Table, columns: Iterable[str], sample: pa.Array
+) -> dict[str, dict[str, float]] | None:
+    """Return the options of the Bloom filters: for each column its different values in a group.
+
+    They are estimated: if all values are equally frequent, n of N values are found with
+    probability 1 - exp(-n / N) each. With too low an estimate, a filter has more false positives.
+    """
+    options: dict[str, dict[str, float]] = {}
+    for name in columns:
+        values = rows.column(name)
+        if not (pa.types.is_string(values.type) or pa.types.is_integer(values.type)):
+            continue
+        if len(values) < _VALUES_MIN or _distinct(values, sample) < _FEW_VALUES:
+            continue
+        found = pc.count_distinct(values[:_SAMPLE_ROWS]).as_py()
+        if found >= _VALUES_MIN:
+            options[name] = {"ndv": _values_in_group(found, len(values)), "fpp": _FALSE_POSITIVES}
+    return options or None
+
+
+def _values_in_group(found: int, rows: int) -> int:
+    """Return about how many different values a row group has, of which the sample has `found`."""
+    sample, group = min(_SAMPLE_ROWS, rows), min(_ROW_GROUP_ROWS, rows)
+    low, high = found, group
+    while high - low > low // 16:
+        middle = (low + high) // 2
+        if middle * -math.expm1(-sample / middle) < found:
+            low = middle
+        else:
+            high = middle
+    return high
 
 
 def _with_extremes(rows: pa.Table) -> list[str]:

@@ -27,6 +27,7 @@ import pyarrow as pa
 from penstock.core.errors import CorruptData
 from penstock.core.intervals import Granularity, Interval
 from penstock.spark.chunk_files import (
+    FileForm,
     RunFiles,
     SortedRun,
     WrittenParquet,
@@ -64,20 +65,19 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class WriteTarget:
-    """Location and form of files: columns to keep, by which the rows are sorted."""
+    """Location and form of files, and the columns to keep."""
 
     folder: str
     granularity: Granularity
     columns: tuple[str, ...]
-    sort_keys: tuple[str, ...]
-    level: int
+    form: FileForm
 
     def write(self, rows: pa.Table, number: int) -> list[WrittenParquet]:
         """Sort the rows and write the file of each time chunk."""
         folder = Path(self.folder)
         return [
-            write_parquet(part, folder, chunk, number, self.level)
-            for chunk, part in cut_in_order(rows, self.sort_keys, self.granularity)
+            write_parquet(part, folder, chunk, number, self.form)
+            for chunk, part in cut_in_order(rows, self.form.sort_keys, self.granularity)
         ]
 
 
@@ -296,12 +296,13 @@ def divide_file(
         rows = _read(path).combine_chunks()
         at = times_ms(rows.column(TIME_COLUMN).combine_chunks())
         files = []
+        form = replace(target.form, sort_keys=())
         for number, part in enumerate(times):
             inside = (at >= part.start_ms) & (at < part.end_ms)
             if inside.any():
                 # In their order, which may differ from that of time.
                 piece, folder = rows.filter(pa.array(inside)), Path(target.folder)
-                files.append(write_parquet(piece, folder, part, number, target.level))
+                files.append(write_parquet(piece, folder, part, number, form))
         yield reported(Report(tuple(files)))
 
 

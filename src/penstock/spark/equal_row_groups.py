@@ -30,6 +30,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.core.intervals import Granularity
+from penstock.core.sql.checked_expression import parsed_expression
 from penstock.indexing.specs import (
     TIME_COLUMN,
     Aggregator,
@@ -52,7 +53,6 @@ from penstock.spark.schema_columns import (
 )
 from penstock.spark.topic.row_shape import FieldType
 from penstock.spark.transforms.deterministic import is_deterministic
-from penstock.spark.transforms.identifiers import names_in
 
 ROWS: Final = f"{OWN_PREFIX}rows"
 # Mark of rows that are neither late nor early: null.
@@ -277,7 +277,7 @@ def _read(schema: DataSchema) -> Iterator[str]:
     for dimension in schema.dimensions:
         yield dimension.name
     for transform in schema.transforms:
-        yield from names_in(transform.sql)
+        yield from parsed_expression(transform.sql).columns()
     if schema.filter is not None:
         yield from filter_columns(schema.filter)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as sf
 
 from penstock.core.intervals import Interval
+from penstock.core.sql.checked_expression import parsed_expression
 from penstock.indexing.specs import (
     AndFilter,
     BoundFilter,
@@ -35,7 +36,6 @@ from penstock.indexing.specs.filters import (
     TrueFilter,
 )
 from penstock.spark.expressions import value_of
-from penstock.spark.transforms.identifiers import in_backticks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -58,7 +58,7 @@ def condition(node: Filter) -> Column:
         case TrueFilter() | FalseFilter():
             return sf.lit(isinstance(node, TrueFilter))
         case ExpressionFilter():
-            return _is_true(sf.expr(in_backticks(node.sql)).cast("boolean"))
+            return _is_true(sf.expr(parsed_expression(node.sql).in_spark()).cast("boolean"))
         case ColumnComparisonFilter():
             first, *others = (value_of(name).cast("string") for name in node.dimensions)
             return joined(and_, (first.eqNullSafe(other) for other in others))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as sf
 
 from penstock.core.intervals import Granularity, Interval
+from penstock.core.sql.checked_expression import parsed_expression
 from penstock.indexing.specs import TIME_COLUMN, DataSchema
 from penstock.indexing.specs.scalars import OWN_PREFIX
 from penstock.spark.aggregate_functions import aggregates, is_plain, plain
@@ -33,7 +34,6 @@ from penstock.spark.filter_conditions import condition, expressions_in
 from penstock.spark.row_chunks import TimeLimits
 from penstock.spark.schema_columns import inputs, metric_names, output_columns
 from penstock.spark.sql_guard import OUTLINE_CONF, check_expressions, constants_kept
-from penstock.spark.transforms.identifiers import in_backticks
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -73,7 +73,7 @@ _ROW: Final = f"{OWN_PREFIX}row"
 
 def transformed(rows: DataFrame, schema: DataSchema, also: Sequence[str] = ()) -> DataFrame:
     """Return `__time` and the inputs of dimensions, metrics and filter, computed or as read."""
-    computed = {t.name: sf.expr(in_backticks(t.sql)) for t in schema.transforms}
+    computed = {t.name: sf.expr(parsed_expression(t.sql).in_spark()) for t in schema.transforms}
     time = sf.col(TIME_COLUMN).cast("timestamp")
     if TIME_COLUMN in computed:
         time = _as_time(computed[TIME_COLUMN])

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from typing import Final
 
+from penstock.core.sql.checked_expression import parsed_expression
 from penstock.indexing.specs import (
     TIME_COLUMN,
     Aggregator,
@@ -36,8 +37,8 @@ from penstock.indexing.specs.filters import (
     TrueFilter,
 )
 from penstock.indexing.specs.scalars import OWN_PREFIX
+from penstock.spark.chunk_files import FileForm
 from penstock.spark.topic.row_shape import FieldType, RowShape, TimeField, time_format
-from penstock.spark.transforms.identifiers import names_in
 
 _DIMENSION_TYPES: Final = {
     "string": FieldType.STRING,
@@ -137,6 +138,12 @@ def sort_keys(schema: DataSchema) -> tuple[str, ...]:
     return (*dimensions, TIME_COLUMN)
 
 
+def file_form(schema: DataSchema, level: int) -> FileForm:
+    """Return the form of the files of a schema; `level` is zstd's."""
+    filtered = tuple(one.name for one in schema.dimensions if one.has_value_index)
+    return FileForm(level, sort_keys(schema), filtered)
+
+
 def inputs(schema: DataSchema) -> tuple[str, ...]:
     """Return the columns that are needed after the transforms, in order, without the time."""
     names = [d.name for d in schema.dimensions]
@@ -160,7 +167,7 @@ def filter_columns(node: Filter) -> Iterator[str]:
         case ColumnComparisonFilter():
             yield from node.dimensions
         case ExpressionFilter():
-            yield from names_in(node.sql)
+            yield from parsed_expression(node.sql).columns()
         case TrueFilter() | FalseFilter():
             return
         case _:
@@ -200,7 +207,7 @@ def _fields(schema: DataSchema, *, exact: bool) -> Iterator[str]:
     seen: dict[str, str] = {}
     wanted = [name for name in inputs(schema) if name not in computed]
     for transform in schema.transforms:
-        wanted += names_in(transform.sql)
+        wanted += parsed_expression(transform.sql).columns()
     for name in wanted:
         # Unless names are exact, two fields that differ only in case would make every reference
         # ambiguous, because Spark ignores case.

@@ -91,11 +91,11 @@ from penstock.spark.row_chunks import TimeLimits
 from penstock.spark.schema_columns import (
     can_fold,
     file_columns,
+    file_form,
     folded_columns,
     metric_names,
     output_columns,
     row_shape,
-    sort_keys,
 )
 from penstock.spark.topic.bad_files import count_records, list_bad_files
 from penstock.spark.topic.byte_counts import take_bytes
@@ -356,8 +356,7 @@ class SparkEngine:
             str(Path(folder).absolute()),
             schema.segment_granularity,
             tuple(name for name, _ in file_columns(schema)),
-            sort_keys(schema),
-            self._options.compression_level,
+            file_form(schema, self._options.compression_level),
         )
 
     def _write_direct(

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.sql_text import FORBIDDEN_FUNCTIONS, SCHEMA_READERS
+from penstock.core.sql.call_check import REFUSED_FUNCTIONS, SCHEMA_READERS
 from penstock.spark.ddl import quoted
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ _ROOT: Final = "\nGlobalLimit 0\n+- LocalLimit 0\n"
 _CUT: Final = re.compile(r"\.\.\. \d+ more (?:characters|fields)|Truncated plan|\.\.\. \d+ lines")
 # Texts that a plan, in lower case, must not contain; Spark ignores the case of functions. The last
 # one is the option of XML that names a file or URL.
-_FORBIDDEN: Final = (*(f"{name}(" for name in sorted(FORBIDDEN_FUNCTIONS)), "rowvalidationxsdpath")
+_FORBIDDEN: Final = (*(f"{name}(" for name in sorted(REFUSED_FUNCTIONS)), "rowvalidationxsdpath")
 # How the printed name of a user-defined type ends, in lower case.
 _USER_TYPES: Final = ("userdefinedtype@", "udt@")
 _READERS: Final = tuple(f"{name}(" for name in sorted(SCHEMA_READERS))
@@ -100,7 +100,9 @@ _LOCATION: Final = re.compile(r"(Location: )[^\n]*?(?=, (?:PartitionFilters|Read
 _PATH: Final = re.compile(r"\b[a-z][a-z0-9+.-]{0,30}:/[^\s,\])]*")
 
 
-def hidden_query(query: str, hidden: Mapping[str, str]) -> str:
+def hidden_query(
+    query: str, hidden: Mapping[str, str], limited: Mapping[str, str] | None = None
+) -> str:
     """Return the query with the views defined under the names that it uses.
 
     The user's text begins on line 2; `relocated_error` corrects line numbers.
@@ -108,10 +110,14 @@ def hidden_query(query: str, hidden: Mapping[str, str]) -> str:
     Args:
         query: The query, as parsed by `read_statement`.
         hidden: The names of views by the names that the query uses.
+        limited: SQL of tables, on one line, that stand in the place of some of these views, or have
+            no view.
     """
-    if not hidden:
+    if not hidden and not limited:
         return f"(\n{query}\n)"
-    views = ", ".join(f"{quoted(name)} AS (TABLE {quoted(own)})" for name, own in hidden.items())
+    tables = {name: f"TABLE {quoted(own)}" for name, own in hidden.items()}
+    tables |= limited or {}
+    views = ", ".join(f"{quoted(name)} AS ({text})" for name, text in tables.items())
     return f"(WITH {views} (\n{query}\n))"
 
 
@@ -120,9 +126,10 @@ def relation(
     query: str,
     parameters: Sequence[object] = (),
     hidden: Mapping[str, str] | None = None,
+    limited: Mapping[str, str] | None = None,
 ) -> DataFrame:
     """Return the rows of a query that was checked."""
-    text = hidden_query(query, hidden or {})
+    text = hidden_query(query, hidden or {}, limited)
     if not hasattr(spark, "client"):
         return spark.sql(text, args=list(parameters) or None)
     # Imported here, like all of PySpark: see `connect.spark_sessions`.
@@ -173,7 +180,12 @@ def constants_kept(spark: SparkSession) -> Iterator[None]:
                 spark.conf.unset(_RULES_OFF)
 
 
-def check_understood(spark: SparkSession, query: str, parameters: Sequence[object] = ()) -> None:
+def check_understood(
+    spark: SparkSession,
+    query: str,
+    parameters: Sequence[object] = (),
+    outlines: Mapping[str, str] | None = None,
+) -> None:
     """Refuse a query whose plan does more than read known views.
 
     Args:
@@ -181,11 +193,12 @@ def check_understood(spark: SparkSession, query: str, parameters: Sequence[objec
             `constants_kept`.
         query: The query.
         parameters: Its parameters.
+        outlines: SQL of outlines, on one line, of further tables.
 
     Raises:
         InvalidRequest: It is refused.
     """
-    check_plan(plan_text(relation(spark, query, parameters).limit(0)))
+    check_plan(plan_text(relation(spark, query, parameters, None, outlines).limit(0)))
 
 
 def check_expressions(rows: DataFrame) -> None:

@@ -42,7 +42,6 @@ from penstock.indexing.actions.segments import (
 from penstock.indexing.actions.streams import (
     AnnounceFiles,
     CheckPointDataSourceMetadata,
-    UpdateLocation,
 )
 
 __all__ = [
@@ -66,7 +65,6 @@ __all__ = [
     "SegmentListUsed",
     "SegmentNuke",
     "TaskLockView",
-    "UpdateLocation",
     "action_from_json",
     "allocated_to_json",
     "outcome_to_json",
@@ -90,7 +88,6 @@ AnyAction = (
     | SegmentListUnused
     | SegmentListUsed
     | SegmentNuke
-    | UpdateLocation
 )
 
 _READERS: Final[Mapping[str, Callable[[Mapping[str, object]], AnyAction]]] = {
@@ -108,7 +105,6 @@ _READERS: Final[Mapping[str, Callable[[Mapping[str, object]], AnyAction]]] = {
     "segmentListUnused": SegmentListUnused.from_json,
     "segmentListUsed": SegmentListUsed.from_json,
     "segmentNuke": SegmentNuke.from_json,
-    "updateLocation": UpdateLocation.from_json,
     **dict.fromkeys(PUBLISH_TYPES, PublishSegments.from_json),
 }
 

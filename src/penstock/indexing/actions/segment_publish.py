@@ -101,6 +101,7 @@ class PublishSegments:
             reason=str(item["errorMsg"]),
             inserted=tuple(strings(item["segments"])),
             outdated_by=tuple(strings(item.get("outdatedBy", []))),
+            earlier_task=str(item.get("earlierTask", "")),
         )
 
 
@@ -113,6 +114,7 @@ def outcome_to_json(outcome: PublishOutcome) -> dict[str, object]:
         "errorMsg": outcome.reason,
         "segments": list(outcome.inserted),
         "outdatedBy": list(outcome.outdated_by),
+        "earlierTask": outcome.earlier_task,
     }
 
 

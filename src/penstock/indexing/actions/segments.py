@@ -18,7 +18,7 @@ from penstock.storage.metadata import SegmentRow
 
 @dataclass(frozen=True, slots=True)
 class DatasourceList:
-    """List the datasources that have used segments or announced files."""
+    """List the datasources with used segments or announced files that the task reads or writes."""
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON form."""
@@ -59,7 +59,7 @@ class SegmentListUsed:
     """List the used segments that overlap any of the intervals, including hidden ones.
 
     Attributes:
-        datasource: Any datasource: a task may read others than it writes.
+        datasource: The task's datasource, or one of those that are its input.
         intervals: The intervals.
         replacing: Whether the task will replace the segments. Then segments that were appended
             under its REPLACE lock are left out, since its publish keeps them unchanged.

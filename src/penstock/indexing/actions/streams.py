@@ -1,17 +1,14 @@
-"""Actions of streaming tasks: announce unpublished files, addresses and full sequences."""
+"""Actions of streaming tasks: announce unpublished files and full sequences."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from penstock.indexing.actions.action_json import objects
 from penstock.indexing.engine import DataFile
-from penstock.indexing.engine_json import data_file_from_json, data_file_to_json, whole_number
+from penstock.indexing.engine_json import data_file_from_json, data_file_to_json
 from penstock.indexing.sequences import Offsets, offsets_from_json, offsets_to_json, range_from_json
-
-_PORT_MAX: Final = 65_535
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,29 +47,6 @@ class AnnounceFiles:
         # Peons of an earlier release do not send offsets.
         start, end = range_from_json(value.get("startMetadata", {}), value.get("endMetadata", {}))
         return cls(str(value["sequenceName"]), files, start, end, str(value.get("topicId", "")))
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateLocation:
-    """Report the address of the task's peon."""
-
-    host: str
-    port: int
-
-    def to_json(self) -> dict[str, object]:
-        """Return the JSON form."""
-        return {"type": "updateLocation", "host": self.host, "port": self.port}
-
-    def parse_result(self, value: object) -> None:
-        """Read the answer, which has no value."""
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, object]) -> UpdateLocation:
-        """Read the JSON form."""
-        port = whole_number(value["port"])
-        if not 0 < port <= _PORT_MAX:
-            raise ValueError(f"port {port} is not from 1 to {_PORT_MAX}")
-        return cls(str(value["host"]), port)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from penstock.core.intervals import Interval
     from penstock.indexing.specs import DataSchema, Filter
+    from penstock.indexing.specs.batch.spark_write import SparkFile
     from penstock.indexing.specs.input_formats import InputFormat
     from penstock.indexing.specs.inputs import ExternTable, InputSource
 
@@ -75,7 +76,24 @@ class SqlInput:
     externs: tuple[ExternTable, ...] = ()
 
 
-BatchInput = ExternalInput | SegmentInput | CombinedInput | SqlInput
+@dataclass(frozen=True, slots=True)
+class SparkFilesInput:
+    """Final files that Spark's workers have written already, into the folder of the task.
+
+    Attributes:
+        files: Their names, rows and sizes, as the client reports them.
+        processed: Rows before roll-up.
+        unparseable: Rows without a usable time, which the files lack.
+        converts: The files are not final: they have the rows in any form of Parquet.
+    """
+
+    files: tuple[SparkFile, ...]
+    processed: int
+    unparseable: int
+    converts: bool = False
+
+
+BatchInput = ExternalInput | SegmentInput | CombinedInput | SqlInput | SparkFilesInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,11 +251,30 @@ def _first(errors: Sequence[ParseError]) -> str:
     return "".join(f"; the first: {error.place}: {error.reason}" for error in errors[:1])
 
 
+@dataclass(frozen=True, slots=True)
+class WorkDone:
+    """Progress of one attempt of a request.
+
+    Attributes:
+        parts: Finished parts of the engine's work.
+        parts_total: All parts so far; the number may grow.
+        rows: Rows of the input that finished parts have read, including unparseable ones.
+        files: Files of the input that were read completely.
+        files_total: Number of files of the input; 0: the rows of datasources.
+    """
+
+    parts: int = 0
+    parts_total: int = 0
+    rows: int = 0
+    files: int = 0
+    files_total: int = 0
+
+
 class EngineProgress(Protocol):
     """Callback for the progress of a request; any thread, often, and must not block."""
 
-    def __call__(self, done: int, total: int) -> None:
-        """Report that `done` of `total` parts of the work are finished; the total may grow."""
+    def __call__(self, done: WorkDone) -> None:
+        """Take the progress of the current attempt."""
         ...
 
 

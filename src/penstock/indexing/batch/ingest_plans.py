@@ -1,4 +1,4 @@
-"""Plans of `index_parallel`, SQL INSERT and SQL REPLACE: the jobs that such a task writes.
+"""Plans of `index_parallel`, SQL INSERT and REPLACE, and writes from Spark: their jobs.
 
 `IngestTask` runs them. Owns which rows of datasources a task reads, and whether it replaces them.
 """
@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import ETERNITY
-from penstock.core.sql_text import tokens
-from penstock.indexing.batch.job import index_job, sql_job
+from penstock.core.sql.checked_query import checked_query
+from penstock.indexing.batch.job import index_job, spark_job, sql_job
 from penstock.indexing.batch.metric_merge import kept_rows
 from penstock.indexing.specs.batch.task import aligned
-from penstock.indexing.specs.errors import did_you_mean
 from penstock.indexing.specs.inputs import CombiningInput
 from penstock.indexing.specs.task_context import IngestionMode
 from penstock.segments.segment import Segment, SegmentId
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.indexing.batch.job import IngestJob
     from penstock.indexing.batch.task_input import TaskInput
     from penstock.indexing.specs.batch.index_parallel import IndexParallelSpec
+    from penstock.indexing.specs.batch.spark_write import SparkWriteSpec
     from penstock.indexing.specs.batch.sql_ingest import SqlIngestSpec
     from penstock.indexing.specs.inputs import DruidInput
 
@@ -56,11 +56,25 @@ class SqlPlan:
         if spec.mode is IngestionMode.APPEND:
             return [sql_job(spec)]
         # The query may read the rows that it replaces. It must not read segments that are appended
-        # meanwhile, because the publish copies these. Spark ignores case: FROM WEB reads web.
-        own = spec.datasource.lower()
-        reads = any(token.name.lower() == own for token in tokens(spec.query))
+        # meanwhile, because the publish copies these.
+        reads = spec.datasource.lower() in checked_query(spec.query).tables
         kept = task_input.to_replace([ETERNITY], basis=spec.intervals if reads else ())
+        if spec.reads is not None and spec.datasource not in spec.reads:
+            # Its submitter may write the datasource, but not read it.
+            return [sql_job(spec)]
         return [sql_job(spec, ((spec.datasource, task_input.as_input(kept)),))]
+
+
+class SparkWritePlan:
+    """The plan of a write from Spark."""
+
+    def __init__(self, spec: SparkWriteSpec) -> None:
+        self._spec = spec
+        self.wanted: Final = [intent.interval for intent in spec.lock_intents()]
+
+    def jobs(self, _task_input: TaskInput) -> Sequence[IngestJob]:
+        """Return the job of the files, which have been written already."""
+        return [spark_job(self._spec)]
 
 
 def _rows_of(source: DruidInput, spec: IndexParallelSpec, task_input: TaskInput) -> SegmentInput:
@@ -98,15 +112,15 @@ def _check_name(source: DruidInput, spec: IndexParallelSpec, task_input: TaskInp
     Raises:
         InvalidRequest: It has no data.
     """
-    name, known = source.datasource, task_input.datasources()
-    if name in known:
+    name = source.datasource
+    if name in task_input.datasources():
         return
     whole = spec.io.input_source
     parts = whole.delegates if isinstance(whole, CombiningInput) else ()
     part = next((f".delegates[{n}]" for n, one in enumerate(parts) if one is source), "")
-    hint = did_you_mean(name, list(known), or_all=False)
+    # No similar names, because the submitter may not read those datasources.
     raise InvalidRequest(
-        f'no datasource "{name}" with data{hint or ": correct its name"}',
+        f'no datasource "{name}" with data: correct its name',
         place=f"spec.ioConfig.inputSource{part}.dataSource",
     )
 

@@ -24,10 +24,10 @@ attributes is replaced as a whole, so readers never see a partial update.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import structs
@@ -35,7 +35,7 @@ from msgspec import structs
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError, counted
 from penstock.core.intervals import condensed
 from penstock.indexing.actions import PublishSegments, SegmentAllocate
-from penstock.indexing.batch.batch_engine import BatchRequest, Unparseable
+from penstock.indexing.batch.batch_engine import BatchRequest, Unparseable, WorkDone
 from penstock.indexing.batch.batch_locks import BatchTaskLocks
 from penstock.indexing.batch.input_segments import SegmentListing
 from penstock.indexing.batch.job import publish_kind
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from penstock.indexing.batch.batch_ports import BatchPorts
     from penstock.indexing.batch.job import IngestJob
     from penstock.indexing.task.task_folder import TaskFolder
-    from penstock.storage.metadata import SegmentRow
+    from penstock.storage.metadata import PublishOutcome, SegmentRow
     from penstock.storage.metadata.rows.publish import PublishKind
 
 
@@ -145,24 +145,26 @@ class IngestTask:
     def run(self) -> TaskResult:
         """Run to the end and return the result."""
         try:
-            published = self._run()
+            text = self._run()
         except PenstockError as error:
             # `stop` interrupted the call of the engine, which is not a failure of the task.
             if isinstance(error, Stopped) or self._retries.is_stopped:
                 return TaskResult(TaskState.RUNNING)
             self._progress.failed(str(error))
             return TaskResult(TaskState.FAILED, str(error))
-        hide = [one.interval for one in map(Segment.from_row, published) if one.is_tombstone]
-        text = self._progress.published(len(published), condensed(hide))
         _log.info("task %s: %s", self._spec.id, text)
         return TaskResult(TaskState.SUCCESS)
 
-    def _run(self) -> Sequence[SegmentRow]:
+    def _run(self) -> str:
+        """Run all steps, and return a summary."""
         publish = self._find_publish() or self._prepare()
         if publish is None:
-            return ()
-        self._publish(publish)
-        return publish.segments
+            return self._progress.published(0, ())
+        outcome = self._publish(publish)
+        if outcome.earlier_task:
+            return self._progress.repeated(outcome.reason)
+        hide = [one.interval for one in map(Segment.from_row, publish.segments) if one.is_tombstone]
+        return self._progress.published(len(publish.segments), condensed(hide))
 
     def _prepare(self) -> PublishSegments | None:
         """Run all steps before the publish; return None if there is nothing to publish."""
@@ -218,7 +220,7 @@ class IngestTask:
             return structs.replace(row, payload=payload)
 
         rows = tuple(with_current_load_spec(row) for row in publish.segments)
-        return dataclasses.replace(publish, segments=rows)
+        return replace(publish, segments=rows)
 
     def _write(self, number: int, job: IngestJob) -> EngineOutput:
         read = self._task_input.trial()
@@ -268,7 +270,7 @@ class IngestTask:
         )
         _log_errors(job, result.parse_errors, result.counts.unparseable)
         errors = result.parse_errors[: job.parse_errors_saved]
-        return EngineOutput.of(dataclasses.replace(result, parse_errors=errors))
+        return EngineOutput.of(replace(result, parse_errors=errors))
 
     # From files to segments
 
@@ -363,10 +365,10 @@ class IngestTask:
 
     # The second phase
 
-    def _publish(self, action: PublishSegments) -> None:
+    def _publish(self, action: PublishSegments) -> PublishOutcome:
         outcome = self._retries.perform("publishing", action)
         if outcome.ok or outcome.already_published:
-            return
+            return outcome
         # The files are left to the janitor: if this peon dies here, its successor may repeat the
         # publish and succeed.
         raise Conflict(f"the segments of the task were not published: {outcome.reason}")
@@ -391,15 +393,16 @@ class TaskProgress:
         self._state = IngestionState.NOT_STARTED
         self._counts = RowCounts()
         self._samples: tuple[ParseError, ...] = ()
-        self._parts = (0, 0)
+        self._done = WorkDone()
         self._rows = 0
         self._segments = 0
         self._emptied: tuple[Interval, ...] = ()
         self._error = ""
+        self._earlier = ""
 
-    def __call__(self, done: int, total: int) -> None:
-        """Record how many parts of its work the engine has finished."""
-        self._parts = (done, total)
+    def __call__(self, done: WorkDone) -> None:
+        """Record the progress of the engine's current call."""
+        self._done = done
 
     def state(self, state: IngestionState) -> None:
         """Set the phase of the task."""
@@ -407,6 +410,8 @@ class TaskProgress:
 
     def wrote(self, counts: RowCounts, samples: Sequence[ParseError], rows: int = 0) -> None:
         """Add the counts of a successful call of the engine, and the rows of its files."""
+        # First, so that a report in between does not count the rows of this call twice.
+        self._done = replace(self._done, rows=0)
         self._counts = self._counts.plus(counts)
         self._rows += rows
         self._samples = (*self._samples, *samples)
@@ -430,6 +435,13 @@ class TaskProgress:
         rest = f" and {counted(more, 'interval')} more" if more > 0 else ""
         return f"{text}; the segments of {shown}{rest} are hidden and have no new rows"
 
+    def repeated(self, reason: str) -> str:
+        """Record that another task has published these rows, and return a summary."""
+        self._rows = 0
+        self._earlier = reason
+        self._state = IngestionState.COMPLETED
+        return f"nothing published, because {reason}"
+
     def failed(self, reason: str) -> None:
         """Record why the task failed; its state is the phase in which it failed."""
         self._error = reason
@@ -440,16 +452,23 @@ class TaskProgress:
         samples: list[JsonValue] = [
             {"place": one.place, "input": one.row, "details": [one.reason]} for one in self._samples
         ]
-        done, total = self._parts
+        done = self._done
+        # The row stats only have the rows of finished calls, because a call that fails is repeated.
+        left_out = counts.thrown_away_early + counts.thrown_away_late + counts.thrown_away_filtered
         more: dict[str, JsonValue] = {
-            "partsDone": done,
-            "partsTotal": total,
+            "partsDone": done.parts,
+            "partsTotal": done.parts_total,
+            "rowsRead": counts.processed + counts.unparseable + left_out + done.rows,
+            "filesRead": done.files,
+            "filesTotal": done.files_total,
             "rowsWritten": self._rows,
             "segmentsPublished": self._segments,
         }
         if self._emptied:
             more["intervalsEmptied"] = [str(one) for one in self._emptied[:_EMPTIED_SHOWN_MAX]]
             more["intervalsEmptiedCount"] = len(self._emptied)
+        if self._earlier:
+            more["alreadyPublished"] = self._earlier
         if wait is not None:
             more |= wait_fields(wait)
         return IngestionReport(
@@ -459,9 +478,7 @@ class TaskProgress:
                     "processed": counts.processed,
                     "processedWithError": 0,
                     "unparseable": counts.unparseable,
-                    "thrownAway": counts.thrown_away_early
-                    + counts.thrown_away_late
-                    + counts.thrown_away_filtered,
+                    "thrownAway": left_out,
                 }
             },
             unparseable={_PHASE: samples},

@@ -17,6 +17,7 @@ from penstock.indexing.batch.batch_engine import (
     ExternalInput,
     Partitioning,
     SegmentInput,
+    SparkFilesInput,
     SqlInput,
 )
 from penstock.indexing.specs import parse_data_schema
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.core.intervals import Granularity, Interval
     from penstock.indexing.specs import DataSchema
     from penstock.indexing.specs.batch.index_parallel import IndexParallelSpec
+    from penstock.indexing.specs.batch.spark_write import SparkWriteSpec
     from penstock.indexing.specs.batch.sql_ingest import SqlIngestSpec
     from penstock.indexing.specs.partitions import PartitionsSpec
     from penstock.storage.metadata.rows.publish import PublishKind
@@ -149,6 +151,18 @@ def sql_job(spec: SqlIngestSpec, given: tuple[tuple[str, SegmentInput], ...] = (
         mode=spec.mode,
         parse_errors_max=spec.parse_errors_max,
         parse_errors_saved=_PARSE_ERRORS_SAVED,
+    )
+
+
+def spark_job(spec: SparkWriteSpec) -> IngestJob:
+    """Return the job of a write from Spark, whose files exist already."""
+    return IngestJob(
+        schema=spec.data_schema,
+        input=SparkFilesInput(spec.files, spec.rows, spec.unparseable, spec.converts),
+        intervals=spec.intervals,
+        partitioning=Partitioning("dynamic"),
+        mode=spec.mode,
+        parse_errors_max=spec.parse_errors_max,
     )
 
 

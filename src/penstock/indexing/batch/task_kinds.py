@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.indexing.batch.compact_plan import CompactPlan
-from penstock.indexing.batch.ingest_plans import IndexPlan, SqlPlan
+from penstock.indexing.batch.ingest_plans import IndexPlan, SparkWritePlan, SqlPlan
 from penstock.indexing.batch.ingest_task import IngestTask
 from penstock.indexing.batch.kill_task import KillTask
 from penstock.indexing.specs.batch.batch_task_specs import KillSpec
 from penstock.indexing.specs.batch.compact import CompactSpec
 from penstock.indexing.specs.batch.index_parallel import IndexParallelSpec
+from penstock.indexing.specs.batch.spark_write import SparkWriteSpec
 from penstock.indexing.specs.batch.sql_ingest import SqlIngestSpec
 from penstock.indexing.worker.peon_task import TaskKind
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.indexing.worker.peon_task import PeonTask
 
 _Spec = TypeVar("_Spec", bound="TaskSpec")
-_Ingest = TypeVar("_Ingest", IndexParallelSpec, SqlIngestSpec, CompactSpec)
+_Ingest = TypeVar("_Ingest", IndexParallelSpec, SqlIngestSpec, SparkWriteSpec, CompactSpec)
 
 
 def batch_kinds(make_ports: Callable[[TaskSpec], BatchPorts]) -> list[TaskKind]:
@@ -49,6 +50,7 @@ def batch_kinds(make_ports: Callable[[TaskSpec], BatchPorts]) -> list[TaskKind]:
         kind("index_parallel", IndexParallelSpec, _ingest(IndexPlan)),
         kind("index", IndexParallelSpec, _ingest(IndexPlan)),
         kind("query_controller", SqlIngestSpec, _ingest(SqlPlan)),
+        kind("index_spark", SparkWriteSpec, _ingest(SparkWritePlan)),
         kind("compact", CompactSpec, _ingest(CompactPlan)),
         kind("kill", KillSpec, KillTask),
     ]

@@ -311,6 +311,11 @@ class LastRefusals:
         with self._mutex:
             return self._by_task.get(task_id, ())
 
+    def all(self) -> dict[str, tuple[LockRefused, ...]]:
+        """Return a copy of the refusals of all tasks that wait for locks, by task."""
+        with self._mutex:
+            return self._by_task.copy()
+
     def publish(self, commands: Sequence[LockCommand], answers: Sequence[CommandAnswer]) -> None:
         """Replace the refusals of the tasks of a batch."""
         with self._mutex:

@@ -224,6 +224,10 @@ class Lockboxes:
         """Return the refusals of a task's last requests, empty if it waits for no lock."""
         return self._lanes.refusals.of(task_id)
 
+    def all_refused(self) -> dict[str, tuple[LockRefused, ...]]:
+        """Return the refusals of the last requests of all tasks that wait for locks, by task."""
+        return self._lanes.refusals.all()
+
     def locks(self, datasource: str) -> Future[list[HeldLock]]:
         """Return the locks of a datasource with their holders."""
         return self._lanes.call(datasource, Lockbox.locks)

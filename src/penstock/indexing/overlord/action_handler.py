@@ -13,6 +13,7 @@ from concurrent.futures import CancelledError
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, assert_never
 
+from penstock.core.access.rules import Action, Resource, ResourceKind
 from penstock.core.errors import Closed, Fenced, InvalidRequest, LockRevoked, Unavailable
 from penstock.core.intervals import condensed
 from penstock.indexing.actions import (
@@ -34,7 +35,6 @@ from penstock.indexing.actions import (
     SegmentListUsed,
     SegmentNuke,
     TaskLockView,
-    UpdateLocation,
     action_from_json,
     allocated_to_json,
     outcome_to_json,
@@ -42,11 +42,12 @@ from penstock.indexing.actions import (
 )
 from penstock.indexing.engine_json import data_file_to_json
 from penstock.indexing.lockbox.task_locks import LockGranted, LockRefused, Revoked
+from penstock.indexing.overlord.claimed_files import require_own_files, require_own_segments
 from penstock.indexing.overlord.lock_requests import lock_task, requests_for, segment_requests
 from penstock.indexing.overlord.segment_allocator import SegmentAllocator
 from penstock.indexing.overlord.segment_publisher import OverlordPublisher, SupervisedTasks
 from penstock.indexing.overlord.segment_transactions import kill_segments, mark_unused
-from penstock.indexing.ports import TaskLocation
+from penstock.indexing.required_access import required_access
 from penstock.indexing.task_spec import StreamTaskSpec
 from penstock.storage.metadata import AnnouncedFile, AnnouncedOffsets, PublishOutcome
 
@@ -75,10 +76,6 @@ class ActiveTasks(SupervisedTasks, Protocol):
 
 class TaskNotices(Protocol):
     """Listener for the reports of actions to the overlord. Called from any thread."""
-
-    def location_changed(self, task_id: str, location: TaskLocation) -> None:
-        """The address of a task's peon changed."""
-        ...
 
     def checkpoint_wanted(self, task_id: str, start: Offsets) -> None:
         """A task's open sequence, which started at `start`, is full."""
@@ -156,9 +153,6 @@ class ActionHandler:
                 return self._publishing.carry_over(task, action.ids)
             case AnnounceFiles():
                 return self._announce(task, action)
-            case UpdateLocation():
-                self._notices.location_changed(task.id, TaskLocation(action.host, action.port))
-                return None
             case CheckPointDataSourceMetadata():
                 self._notices.checkpoint_wanted(task.id, action.start)
                 return True
@@ -166,6 +160,9 @@ class ActionHandler:
                 return self._perform_on_segments(task, action)
 
     def _announce(self, task: TaskSpec, action: AnnounceFiles) -> bool:
+        _require_own(task, action.sequence_name)
+        if action.files:
+            require_own_files(task, action.files, self._metadata.roots.paths().values())
         files = [_announced(file) for file in action.files]
         reading = None
         if isinstance(task, StreamTaskSpec):
@@ -223,6 +220,7 @@ class ActionHandler:
 
     def _publish(self, task: TaskSpec, action: PublishSegments) -> PublishOutcome:
         _require_own(task, action.sequence_name)
+        require_own_segments(task, action.segments)
         outcome = self._publishing.publish(task, action)
         self._notices.waits(task.id, outcome.reason if outcome.retryable else "")
         return outcome
@@ -240,7 +238,8 @@ class ActionHandler:
         segments, mine = self._metadata.segments, lock_task(task)
         match action:
             case DatasourceList():
-                return self._metadata.segment_overviews.read(lambda overview: overview.names())
+                names = self._metadata.segment_overviews.read(lambda overview: overview.names())
+                return [name for name in names if _may_list(task, name)]
             case RetrieveSegmentsById():
                 rows = segments.by_ids(action.ids)
                 return [segment_to_json(row) for row in rows if row.datasource == task.datasource]
@@ -275,6 +274,8 @@ class ActionHandler:
                 assert_never(action)
 
     def _used(self, task: TaskSpec, action: SegmentListUsed) -> list[SegmentRow]:
+        if not _may_list(task, action.datasource):
+            raise InvalidRequest(f"task {task.id} does not read the datasource {action.datasource}")
         # The commit itself adds segments that were appended after a replacing task got its lock.
         replaced_by = task.id if action.replacing else None
         found = {
@@ -299,6 +300,12 @@ def _require_own(task: TaskSpec, sequence_name: str) -> None:
             f"task {task.id}: sequence {sequence_name!r} does not belong to the task: use the"
             " task's id, or the id followed by an underscore and a suffix"
         )
+
+
+def _may_list(task: TaskSpec, datasource: str) -> bool:
+    """Return whether a task may list the segments of a datasource: its own, or one of its input."""
+    wanted = Resource(ResourceKind.DATASOURCE, datasource)
+    return datasource == task.datasource or (Action.READ, wanted) in required_access(task)
 
 
 def _view(lock: TaskLock) -> TaskLockView:

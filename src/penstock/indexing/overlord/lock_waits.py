@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -125,6 +125,13 @@ class LockWaitQueue:
         order = list(line.tasks)
         return order[0], order.index(task_id)
 
+    def heads(self) -> Iterator[tuple[str, str]]:
+        """Yield each waiting task, with the head of its line."""
+        for line in self._lines.values():
+            head = next(iter(line.tasks))
+            for task_id in line.tasks:
+                yield task_id, head
+
     def _line_of(self, task_id: str) -> _Line | None:
         return self._lines.get(self._keys[task_id]) if task_id in self._keys else None
 
@@ -205,6 +212,10 @@ class LockWaits:
         if task.id not in self._attempts:
             return task.id, 0
         return self._queues[task.datasource].head_of(task.id) or (task.id, 0)
+
+    def heads(self) -> dict[str, str]:
+        """Return the waiting tasks, each with the head of its line: a line needs the same locks."""
+        return {task_id: head for queue in self._queues.values() for task_id, head in queue.heads()}
 
     def answered(self, attempt: LockAttempt, outcomes: Sequence[LockOutcome]) -> LockAttemptResult:
         """Return the events and tries that follow from the outcomes of an attempt."""

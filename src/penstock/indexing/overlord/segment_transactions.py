@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from penstock.core.errors import Conflict
 from penstock.indexing.lockbox.task_locks import LockType
 from penstock.indexing.overlord.lock_requests import lock_type
+from penstock.indexing.specs.batch.spark_write import SparkWriteSpec
 from penstock.indexing.task_spec import StreamTaskSpec
-from penstock.storage.metadata import CountsRow, PublishRequest, ReplaceLock
+from penstock.storage.metadata import CountsRow, PublishRequest, QueryBatch, ReplaceLock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,7 +112,14 @@ def _request(
         covering=covering,
         basis=action.basis,
         overwritten=action.overwritten,
+        batch=_batch(task),
     )
+
+
+def _batch(task: TaskSpec) -> QueryBatch | None:
+    """Return the batch of a streaming query that a task publishes, from its stored spec."""
+    batch = task.batch if isinstance(task, SparkWriteSpec) else None
+    return None if batch is None else QueryBatch(batch.query_id, batch.batch_id)
 
 
 def _counts(counts: RowCounts) -> CountsRow:

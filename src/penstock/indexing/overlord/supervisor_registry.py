@@ -36,6 +36,7 @@ from penstock.indexing.supervisor import (
     succeed,
     update_action,
 )
+from penstock.indexing.supervisor.lag import LagHistories
 from penstock.indexing.task_spec import StreamTaskSpec
 from penstock.mailbox.event_mail import EventMail
 
@@ -65,6 +66,7 @@ class StreamSupervisors:
         self._ports = ports
         self._options = options
         self._running: dict[str, Supervisor] = {}
+        self._lag_histories = LagHistories()
         self._ends = EventMail(ports.processor, self._ended, "a supervisor ended")
 
     def __contains__(self, supervisor_id: object) -> bool:
@@ -91,7 +93,8 @@ class StreamSupervisors:
     def run(self, spec: SupervisorSpec) -> Supervisor:
         """Start a supervisor whose id is not running."""
         supervisor_id = spec.supervisor_id
-        made = Supervisor(spec, self._ports, self._options, ended=self._ends)
+        history = self._lag_histories.of(supervisor_id)
+        made = Supervisor(spec, self._ports, self._options, lag_history=history, ended=self._ends)
         self._running[supervisor_id] = made
         made.start()
         return made
@@ -142,6 +145,7 @@ class StreamSupervisors:
 
     def _ended(self, supervisor_id: str) -> None:
         self._running.pop(supervisor_id, None)
+        self._lag_histories.forget(supervisor_id)
         _log.info("supervisor %s has ended", supervisor_id)
         release(self._ports.metadata, supervisor_id)
 
@@ -202,6 +206,18 @@ class Supervisors:
         if supervisor_id in self.compaction:
             return self.compaction.find(supervisor_id)
         return self.find(supervisor_id).spec
+
+    def written_by(self, supervisor_id: str) -> str | None:
+        """Return the datasource of a supervisor; None: there is no such supervisor.
+
+        It is empty if the stored spec of the supervisor could not be read.
+        """
+        if supervisor_id in self._unread or self.compaction.is_unread(supervisor_id):
+            return ""
+        if supervisor_id in self.compaction:
+            return self.compaction.find(supervisor_id).spec.datasource
+        supervisor = self.streams.get(supervisor_id)
+        return None if supervisor is None else supervisor.spec.data_schema.datasource
 
     def find(self, supervisor_id: str) -> Supervisor:
         """Return a streaming supervisor.
@@ -283,6 +299,21 @@ class Supervisors:
         supervisor.offsets.leave_behind(piece)
         self.suspend(piece.supervisor_id, suspended=False)
         return piece.supervisor_id
+
+    def backfill_ranges(
+        self, supervisor_id: str, ranges: Mapping[int, tuple[int, int]], task_count: int | None
+    ) -> str:
+        """Start a supervisor that reads ranges of another one's stream; return its id.
+
+        Raises:
+            NotFound: There is no such supervisor.
+            InvalidRequest: The stream does not hold the ranges, or the spec does not allow it.
+            Unavailable: It is being terminated, or has not seen its stream yet.
+        """
+        supervisor = self.find(supervisor_id)
+        _require_lasting(supervisor)
+        piece = supervisor.offsets.chosen_backfill(ranges, task_count)
+        return self.put(piece).id
 
     def suspend(self, supervisor_id: str, *, suspended: bool) -> AnySupervisorSpec:
         """Suspend or resume a supervisor; return its spec.

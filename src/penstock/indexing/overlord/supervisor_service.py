@@ -17,6 +17,7 @@ from penstock.indexing.overlord.task_index import RunnerState
 from penstock.indexing.overlord.wait_reasons import reasons_of
 from penstock.indexing.specs import parse_supervisor
 from penstock.indexing.supervisor import (
+    rows_per_second,
     supervisor_parse_errors,
     supervisor_stats,
     supervisor_status,
@@ -32,8 +33,9 @@ if TYPE_CHECKING:
     from penstock.indexing.overlord.compaction.compaction_supervisors import SubmitResult
     from penstock.indexing.overlord.term import CurrentTerm, LeaderTerm, OverlordPorts
     from penstock.indexing.sequences import Offsets
-    from penstock.indexing.specs import AnySupervisorSpec, SupervisorSpec
+    from penstock.indexing.specs import AnySupervisorSpec
     from penstock.indexing.supervisor import Supervisor
+    from penstock.indexing.supervisor.lag import LagSamples
     from penstock.mailbox import MailboxProcessor
     from penstock.storage.metadata import SupervisorRow
 
@@ -52,10 +54,17 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SupervisorView:
-    """A supervisor as an entry of a list: its summary in Druid's JSON, and its spec."""
+    """A supervisor as an entry of a list.
+
+    Attributes:
+        summary: Its summary in Druid's JSON.
+        spec: Its spec.
+        rows_per_second: Rows that its tasks process; 0 if it does not read a stream.
+    """
 
     summary: Mapping[str, object]
     spec: AnySupervisorSpec
+    rows_per_second: float = 0.0
 
 
 class SupervisorService:
@@ -76,23 +85,39 @@ class SupervisorService:
 
     # One supervisor
 
-    def submit(
-        self, raw: bytes | dict[str, JsonValue], *, skip_unmodified: bool = False
-    ) -> Future[SubmitResult]:
-        """Start a supervisor, or replace the spec of an existing one; return what changed.
-
-        Args:
-            raw: The spec.
-            skip_unmodified: Whether to store nothing if the spec equals the current one.
+    def parse(self, raw: bytes | dict[str, JsonValue]) -> AnySupervisorSpec:
+        """Return the spec of a supervisor that is submitted, with stored names as stored.
 
         Raises:
             SpecError: The spec is invalid; the error lists all mistakes.
         """
         is_stored = self._ports.metadata.is_stored_name
-        spec = parse_supervisor(raw, lambda name: spelling(name, is_stored))
+        return parse_supervisor(raw, lambda name: spelling(name, is_stored))
+
+    def submit(
+        self,
+        given: bytes | dict[str, JsonValue] | AnySupervisorSpec,
+        *,
+        skip_unmodified: bool = False,
+        check: Callable[[str | None], None] = lambda _: None,
+    ) -> Future[SubmitResult]:
+        """Start a supervisor, or replace the spec of an existing one; return what changed.
+
+        Args:
+            given: The spec, or its JSON.
+            skip_unmodified: Whether to store nothing if the spec equals the current one.
+            check: Called on the mailbox with the datasource of the supervisor that is replaced, as
+                `supervisor_registry` returns it. It must not block; the future raises its errors,
+                and then nothing is stored.
+
+        Raises:
+            SpecError: The spec is invalid; the error lists all mistakes.
+        """
+        spec = self.parse(given) if isinstance(given, bytes | dict) else given
 
         def put() -> SubmitResult:
             term = self._current.full()
+            check(term.supervisors.written_by(spec.supervisor_id))
             done = term.supervisors.put(spec, skip_unmodified=skip_unmodified)
             if done.modified:
                 _log_shortage(term)
@@ -100,15 +125,33 @@ class SupervisorService:
 
         return self._change(put, "submit a supervisor")
 
-    def backfill(self, supervisor_id: str, *, task_count: int | None = None) -> Future[str]:
-        """Continue at the latest messages; a second supervisor reads the earlier ones.
+    def backfill(
+        self,
+        supervisor_id: str,
+        ranges: Mapping[int, tuple[int, int]] | None = None,
+        *,
+        task_count: int | None = None,
+    ) -> Future[str]:
+        """Start a second supervisor that reads a part of the stream, then ends; return its id.
 
-        Returns the id of the second one. The future raises InvalidRequest if the supervisor's spec
-        or state does not allow it.
+        Args:
+            supervisor_id: The first supervisor.
+            ranges: Offsets [start, end) that the second one reads, while the first one continues
+                where it is. None: those that are not published, and the first one continues at the
+                latest messages.
+            task_count: Number of task groups of the second one; None: the same number.
+
+        The future raises InvalidRequest if the supervisor's spec or state does not allow it, or if
+        the stream does not hold the ranges.
         """
-        return self._change(
-            lambda: self._current.full().supervisors.backfill(supervisor_id, task_count), "backfill"
-        )
+
+        def start() -> str:
+            supervisors = self._current.full().supervisors
+            if ranges is None:
+                return supervisors.backfill(supervisor_id, task_count)
+            return supervisors.backfill_ranges(supervisor_id, ranges, task_count)
+
+        return self._change(start, "backfill")
 
     def suspend(self, supervisor_id: str, *, suspended: bool = True) -> Future[AnySupervisorSpec]:
         """Suspend a supervisor: its tasks publish and end. If not `suspended`, resume it.
@@ -144,15 +187,17 @@ class SupervisorService:
         """Publish the rows of some task groups, or of all, now."""
         return self._change(lambda: self._find(supervisor_id).hand_off(groups), "hand off")
 
+    def written_by(self, supervisor_id: str) -> Future[str | None]:
+        """Return the datasource of a supervisor; None: no supervisor; empty: an invalid spec."""
+        return self._call(
+            lambda: self._current.full().supervisors.written_by(supervisor_id), "its datasource"
+        )
+
     def spec(self, supervisor_id: str) -> Future[AnySupervisorSpec]:
         """Return a supervisor's spec; the future raises NotFound."""
         return self._call(
             lambda: self._current.full().supervisors.spec(supervisor_id), "supervisor spec"
         )
-
-    def stream_spec(self, supervisor_id: str) -> Future[SupervisorSpec]:
-        """Return the spec of a streaming supervisor; InvalidRequest if it compacts."""
-        return self._call(lambda: self._find(supervisor_id).spec, "supervisor spec")
 
     def status(self, supervisor_id: str) -> Future[dict[str, object]]:
         """Return a supervisor's status, in Druid's JSON; the future raises NotFound.
@@ -182,6 +227,13 @@ class SupervisorService:
             lambda: supervisor_parse_errors(self._find(supervisor_id).snapshot), "parse errors"
         )
 
+    def lag_samples(self, supervisor_id: str) -> Future[LagSamples]:
+        """Return the lag of a streaming supervisor in the last hour; may raise NotFound."""
+        return self._call(
+            lambda: self._find(supervisor_id).lag_history.samples(),  # noqa: PLW0108 - on the mailbox
+            "lag of the last hour",
+        )
+
     def history(self, supervisor_id: str) -> Sequence[SupervisorRow]:
         """Return all versions of a supervisor's spec, newest first.
 
@@ -195,26 +247,45 @@ class SupervisorService:
 
     # All supervisors
 
-    def every(self) -> Future[list[SupervisorView]]:
-        """Return a snapshot of all supervisors, sorted by id.
+    def specs(self) -> Future[list[AnySupervisorSpec]]:
+        """Return the specs of all supervisors, sorted by id: a fraction of the work of `every`."""
 
-        Summaries of streaming supervisors have the key `SHORT_OF_SLOTS`, too.
+        def read() -> list[AnySupervisorSpec]:
+            supervisors = self._current.full().supervisors
+            streams = [one.spec for one in supervisors.streams.all()]
+            return sorted(
+                [*streams, *supervisors.compaction.all()], key=lambda spec: spec.supervisor_id
+            )
+
+        return self._call(read, "specs of all supervisors")
+
+    def every(self, supervisor_ids: Sequence[str] | None = None) -> Future[list[SupervisorView]]:
+        """Return a snapshot of all supervisors, sorted by id, or of some, in the given order.
+
+        Summaries of streaming supervisors have the key `SHORT_OF_SLOTS`, too. Those that have ended
+        meanwhile are left out.
         """
 
         def read() -> list[SupervisorView]:
-            supervisors = self._current.full().supervisors
             shortage = self._shortage()
-            streams = [
-                SupervisorView({**supervisor_summary(one.snapshot), **shortage}, one.spec)
-                for one in supervisors.streams.all()
-            ]
-            compaction = [
-                SupervisorView(compaction_summary(spec), spec)
-                for spec in supervisors.compaction.all()
-            ]
-            return sorted(streams + compaction, key=lambda view: view.spec.supervisor_id)
+            ids = supervisor_ids
+            if ids is None:
+                supervisors = self._current.full().supervisors
+                streams = [one.id for one in supervisors.streams.all()]
+                compaction = [spec.supervisor_id for spec in supervisors.compaction.all()]
+                ids = sorted(streams + compaction)
+            found = (self._view(supervisor_id, shortage) for supervisor_id in ids)
+            return [one for one in found if one is not None]
 
-        return self._call(read, "all supervisors")
+        return self._call(read, "supervisors")
+
+    def _view(self, supervisor_id: str, shortage: Mapping[str, object]) -> SupervisorView | None:
+        supervisors = self._current.full().supervisors
+        if (one := supervisors.streams.get(supervisor_id)) is not None:
+            summary = {**supervisor_summary(one.snapshot), **shortage}
+            return SupervisorView(summary, one.spec, rows_per_second(one.snapshot))
+        compacts = supervisors.compaction.get(supervisor_id)
+        return None if compacts is None else SupervisorView(compaction_summary(compacts), compacts)
 
     def suspend_all(self, *, suspended: bool) -> Future[int]:
         """Suspend or resume all supervisors; return how many changed."""

@@ -334,6 +334,10 @@ class LockEffects:
         """Return the task at the head of a task's line, and how many tasks are before it."""
         return self._waits.position(task)
 
+    def heads(self) -> dict[str, str]:
+        """Return the waiting tasks, each with the head of its line."""
+        return self._waits.heads()
+
     def _attempt(self, attempts: Iterable[LockAttempt]) -> None:
         """Request the locks of waiting tasks."""
         for attempt in attempts if not self._transitions.stopped else ():

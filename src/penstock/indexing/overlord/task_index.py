@@ -9,7 +9,7 @@ entry in the copy was current at that time.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -205,13 +205,6 @@ class QueuedTasks:
         self.entries[entry.task.id] = entry
         place = (entry.worker, entry.location, entry.taken, entry.confirmed, entry.waits)
         self.index.put(ActiveTask(entry.task, entry.created_ms, _shown(entry.state), *place))
-
-    def locate(self, entry: QueuedTask, location: TaskLocation) -> None:
-        """Set and publish the address of a task's peon."""
-        shown = self.index.get(entry.task.id)
-        if shown is not None and entry.location != location:
-            entry.location = location
-            self.index.put(replace(shown, location=location))
 
     def remove(self, task_id: str) -> None:
         """Remove an entry; unknown ids are ignored."""

@@ -45,7 +45,7 @@ from penstock.indexing.overlord.task_store import (
     taken,
     with_context,
 )
-from penstock.indexing.overlord.wait_reasons import WaitFacts
+from penstock.indexing.overlord.wait_reasons import BlockedTask, WaitFacts
 from penstock.indexing.ports import TaskState
 from penstock.mailbox.background_calls import CallDispatcher
 
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from penstock.indexing.lockbox.lock_lane import LocksChanged
     from penstock.indexing.overlord.runner.worker_config import WorkerConfig
     from penstock.indexing.overlord.task_store import ActiveRows
-    from penstock.indexing.ports import TaskLocation
     from penstock.indexing.task_spec import TaskSpec
     from penstock.mailbox.timers import Timer
     from penstock.storage.metadata import TaskRow
@@ -272,12 +271,6 @@ class TaskQueue:
         """Tasks released locks, or lost locks to other tasks."""
         self._transitions.locks.changed(change)
 
-    def locate(self, task_id: str, location: TaskLocation) -> None:
-        """A peon reported its address."""
-        entry = self._tasks.entries.get(task_id)
-        if entry is not None:
-            self._tasks.locate(entry, location)
-
     def configure(self, config: WorkerConfig) -> None:
         """Apply a new config for selecting workers."""
         self.runner.configure(config)
@@ -297,6 +290,16 @@ class TaskQueue:
         line = self._transitions.locks.position(active.task)
         refused = self._lockboxes.why(line[0])
         return WaitFacts(active, line, refused=refused, slots=self.runner.why(task_id))
+
+    def blocked_tasks(self) -> list[BlockedTask]:
+        """Return all tasks that wait for locks, with the locks that refuse them."""
+        refused = self._lockboxes.all_refused()
+        heads = {task_id: task_id for task_id in refused} | self._transitions.locks.heads()
+        return [
+            BlockedTask(active, refused.get(head, ()))
+            for task_id, head in heads.items()
+            if (active := self.index.get(task_id)) is not None
+        ]
 
     # Rounds
 

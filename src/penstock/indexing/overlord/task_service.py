@@ -35,8 +35,8 @@ from penstock.indexing.overlord.runner.worker_config import (
     parse_worker_config,
 )
 from penstock.indexing.overlord.task_index import RunnerState
-from penstock.indexing.overlord.wait_reasons import WaitReason, reasons_of
-from penstock.indexing.specs.batch.batch_task_specs import parse_batch_task
+from penstock.indexing.overlord.wait_reasons import BlockedTask, WaitReason, reasons_of
+from penstock.indexing.specs.batch.batch_task_specs import BatchTaskSpec, parse_batch_task
 from penstock.storage.metadata import AuditRow
 
 if TYPE_CHECKING:
@@ -197,8 +197,20 @@ class TaskService:
             return False
         return True
 
-    def submit(self, raw: bytes | Mapping[str, JsonValue]) -> Future[str]:
+    def parse(self, raw: bytes | Mapping[str, JsonValue]) -> BatchTaskSpec:
+        """Return the spec of a batch task that is submitted, with stored names as stored.
+
+        Raises:
+            SpecError: The spec is invalid; the error lists all mistakes.
+        """
+        is_stored = self._ports.metadata.is_stored_name
+        return parse_batch_task(raw, lambda name: spelling(name, is_stored))
+
+    def submit(self, given: bytes | Mapping[str, JsonValue] | BatchTaskSpec) -> Future[str]:
         """Submit a batch task; the future has its id, which is generated if the spec has no id.
+
+        Args:
+            given: The spec, or its JSON.
 
         Raises:
             SpecError: The spec is invalid; the error lists all mistakes.
@@ -207,13 +219,16 @@ class TaskService:
             Conflict: A task with this id exists.
             QueueFull: The queue holds its maximum number of tasks.
         """
-        is_stored = self._ports.metadata.is_stored_name
-        task = parse_batch_task(raw, lambda name: spelling(name, is_stored))
-        if not task.id:
-            now = format_time(self._ports.clock.now_ms())
-            name = f"{task.type}_{task.datasource}_{self._ports.new_token()}_{now}"
-            task = task.with_id(name)
-        return self._intake.submit(task)
+        task = self.parse(given) if isinstance(given, bytes | Mapping) else given
+        return self._intake.submit(self.named(task))
+
+    def named(self, task: BatchTaskSpec) -> BatchTaskSpec:
+        """Return a task with an id, which is generated if the spec has no id."""
+        if task.id:
+            return task
+        now = format_time(self._ports.clock.now_ms())
+        name = f"{task.type}_{task.datasource}_{self._ports.new_token()}_{now}"
+        return task.with_id(name)
 
     def shutdown(self, task_id: str, reason: str = "shut down by a user") -> Future[bool]:
         """End a task without publishing; return false if it is not active."""
@@ -279,6 +294,14 @@ class TaskService:
             return reasons_of(replace(facts, shortage=term.shortage(), publish=publish))
 
         return self._call(explain, "explain a task")
+
+    def blocked_tasks(self) -> Future[list[BlockedTask]]:
+        """Return all tasks that wait for locks, with the locks that refuse them."""
+
+        def read() -> list[BlockedTask]:
+            return self._current.lead().queue.blocked_tasks()
+
+        return self._call(read, "tasks that wait for locks")
 
     # Workers
 

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from penstock.indexing.ports import (
         BrokerPort,
         TaskClient,
-        TaskLocation,
         WorkerDirectory,
     )
     from penstock.indexing.sequences import Offsets
@@ -356,11 +355,6 @@ class TermAccess:
     def of_supervisor(self, supervisor_id: str) -> Mapping[str, ActiveTask]:
         """Return the active tasks of a supervisor."""
         return self._term.queue.index.of_supervisor(supervisor_id)
-
-    def location_changed(self, task_id: str, location: TaskLocation) -> None:
-        """A peon reported its address."""
-        queue = self._term.queue
-        self._post(lambda: queue.locate(task_id, location), "location changed")
 
     def checkpoint_wanted(self, task_id: str, start: Offsets) -> None:
         """A task's open sequence is full."""

@@ -75,6 +75,20 @@ class WaitReason:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockedTask:
+    """A task that waits for locks.
+
+    Attributes:
+        active: The task.
+        refused: Why it has no locks, or the task at the head of its line, which needs the same
+            ones; empty: the lockbox has not answered yet.
+    """
+
+    active: ActiveTask
+    refused: Sequence[LockRefused]
+
+
+@dataclass(frozen=True, slots=True)
 class WaitFacts:
     """The state from which the reasons of an active task follow.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from penstock.indexing.source.folder import FolderSupplier
 from penstock.indexing.source.kafka import KafkaSupplier
 from penstock.indexing.source.topic_supplier import TopicSupplier
+from penstock.storage.secrets.secret_sources import SECRETS
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
@@ -26,7 +26,7 @@ def open_source(
     if place.type == "folder":
         return FolderSupplier(fs, clock, place.name, place.pattern)
     if place.type == "kafka":
-        return KafkaSupplier(KafkaClients(), clock, place.name, place.properties, os.environ)
+        return KafkaSupplier(KafkaClients(), clock, place.name, place.properties, SECRETS.get())
     return TopicSupplier(broker, clock, place.name)
 
 

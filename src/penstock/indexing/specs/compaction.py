@@ -26,7 +26,11 @@ from penstock.indexing.specs.rows.projections import Projections
 from penstock.indexing.specs.scalars import Count, DatasourceName, Flag, OffsetText
 from penstock.indexing.specs.spec_base import IgnoredValue, SpecModel
 from penstock.indexing.specs.spec_text import read_model
-from penstock.indexing.specs.task_context import COMPACTION_PRIORITY, Context, with_defaults
+from penstock.indexing.specs.task_context import (
+    COMPACTION_PRIORITY,
+    ContextOfCreated,
+    with_defaults,
+)
 
 AUTOCOMPACT: Final = "autocompact"
 """The type of compaction supervisors."""
@@ -61,7 +65,7 @@ class CompactionConfig(SpecModel):
     metrics_spec: tuple[Aggregator, ...] | None = None
     transform_spec: CompactTransform = CompactTransform()
     io_config: CompactionIo = CompactionIo()
-    task_context: Context = Field(default_factory=dict)
+    task_context: ContextOfCreated = Field(default_factory=dict)
     projections: Projections = ()
 
     unsupported: ClassVar[Mapping[str, str]] = {

@@ -10,7 +10,7 @@ on what may be read (folders, hosts, sizes), because they depend on where it run
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Annotated, ClassVar, Final, Literal
 from urllib.parse import urlsplit
@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from penstock.core.intervals import Interval
+from penstock.core.secret_names import is_reference
 from penstock.indexing.secrets import (
     HEADER_MASK_REMEDY,
     MASK,
@@ -29,8 +30,19 @@ from penstock.indexing.specs.filters import Filter
 from penstock.indexing.specs.input_formats import InputFormat
 from penstock.indexing.specs.scalars import OWN_PREFIX, DatasourceName, IntervalText
 from penstock.indexing.specs.sources.databases import DatabaseInput
-from penstock.indexing.specs.sources.secret_values import EnvironmentSecret, Secret
-from penstock.indexing.specs.spec_base import Found, SpecModel, mistake, mistakes, refuse_types
+from penstock.indexing.specs.sources.secret_values import (
+    EnvironmentSecret,
+    Secret,
+    check_whole_reference,
+)
+from penstock.indexing.specs.spec_base import (
+    Found,
+    SpecModel,
+    as_mistake,
+    mistake,
+    mistakes,
+    refuse_types,
+)
 
 _SCHEMES: Final[Mapping[str, tuple[str, ...]]] = {
     "s3": ("s3", "s3a"),
@@ -108,6 +120,8 @@ class HttpInput(SpecModel):
                 raise mistake(f"invalid HTTP header {begin!r}: no control characters nor spaces")
             if text == MASK:
                 raise mistake(f"{name!r} {HEADER_MASK_REMEDY}")
+            with as_mistake():
+                check_whole_reference(text)
         return value
 
     @field_validator("http_authentication_password")
@@ -134,11 +148,37 @@ class InlineInput(SpecModel):
     data: str
 
 
+class UploadInput(SpecModel):
+    """Files that were uploaded to `POST /penstock/v1/uploads`, by their ids."""
+
+    type: Literal["upload"] = "upload"
+    uploads: tuple[Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")], ...] = Field(
+        min_length=1, max_length=100
+    )
+
+
 class ObjectPath(SpecModel):
     """One object of an object store."""
 
     bucket: str = Field(min_length=1)
     path: str = Field(min_length=1)
+
+
+class S3Keys(SpecModel):
+    """Keys of an object store of the kind S3, instead of those where tasks run.
+
+    Only names of secrets are accepted, not the keys themselves.
+    """
+
+    access_key_id: Secret
+    secret_access_key: Secret
+
+    @field_validator("access_key_id", "secret_access_key")
+    @classmethod
+    def _check_named(cls, value: EnvironmentSecret | str) -> EnvironmentSecret | str:
+        if isinstance(value, str) and not is_reference(value):
+            raise mistake("must be secret://NAME: a spec must not contain keys")
+        return value
 
 
 class StoredInput(SpecModel):
@@ -155,9 +195,9 @@ class StoredInput(SpecModel):
         tuple[str, ...], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)
     ] = ()
     object_glob: str | None = Field(default=None, min_length=1)
+    properties: S3Keys | None = None
 
     unsupported: ClassVar[Mapping[str, str]] = _SYSTEM_FIELDS | {
-        "properties": "set the keys where tasks run: a spec must not contain secrets",
         "endpointConfig": "set the end point where tasks run",
         "proxyConfig": "set the proxy where tasks run",
         "clientConfig": "set the client where tasks run",
@@ -175,6 +215,9 @@ class StoredInput(SpecModel):
                 wrong = _mistake_in_url(url, _SCHEMES.get(self.type, ()))
                 if wrong is not None:
                     found.append(((field, number), url, wrong))
+        if self.properties is not None and self.type != "s3":
+            text = "has keys only for s3: set those of other stores where tasks run"
+            found.append((("properties",), None, text))
         if self.objects and self.type not in _BUCKETS:
             found.append((("objects",), None, f"{self.type} has no buckets: use uris"))
         if found:
@@ -232,7 +275,7 @@ _REFUSED_SOURCES: Final[Mapping[str, str]] = {
     "delta": "read the table's Parquet files",
 }
 SingleInput = Annotated[
-    LocalInput | HttpInput | InlineInput | StoredInput | DruidInput | DatabaseInput,
+    LocalInput | HttpInput | InlineInput | UploadInput | StoredInput | DruidInput | DatabaseInput,
     Field(discriminator="type"),
 ]
 
@@ -265,6 +308,7 @@ InputSource = Annotated[
     LocalInput
     | HttpInput
     | InlineInput
+    | UploadInput
     | StoredInput
     | DruidInput
     | DatabaseInput
@@ -354,6 +398,18 @@ def extern_name(number: int) -> str:
 def input_sources(source: InputSource) -> tuple[SingleInput, ...]:
     """Return the inputs of a source: several if it combines them, otherwise itself."""
     return source.delegates if isinstance(source, CombiningInput) else (source,)
+
+
+def uploads_of(sources: Iterable[InputSource]) -> tuple[str, ...]:
+    """Return the ids of the uploads that inputs name, each once."""
+    found = (
+        upload
+        for source in sources
+        for one in input_sources(source)
+        if isinstance(one, UploadInput)
+        for upload in one.uploads
+    )
+    return tuple(dict.fromkeys(found))
 
 
 def _check_url(url: str, schemes: tuple[str, ...], number: int) -> None:

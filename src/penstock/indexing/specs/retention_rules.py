@@ -6,10 +6,11 @@ applies; a segment that no rule matches is kept, as by a final "load forever".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, JsonValue
 
@@ -20,6 +21,12 @@ from penstock.core.intervals import START_OF_TIME_MS, Interval
 from penstock.indexing.specs.scalars import Count, Flag, IntervalText, PeriodText
 from penstock.indexing.specs.spec_base import SpecModel
 from penstock.indexing.specs.spec_text import read_list, read_model
+from penstock.storage.metadata.tables.configuration import DEFAULT_RULES
+
+if TYPE_CHECKING:
+    from penstock.storage.metadata.rows.cluster import RuleRow
+
+_log = logging.getLogger(__name__)
 
 RuleAction = Literal["load", "drop", "broadcast"]
 
@@ -163,3 +170,36 @@ def start_of_period(period: str, now_ms: int) -> int:
         return max(START_OF_TIME_MS, add_months(now_ms, -length.months) - length.ms)
     except InvalidRequest:
         return START_OF_TIME_MS
+
+
+def dropped(
+    chunks: Iterable[tuple[str, int, int]], rules: Mapping[str, Sequence[Rule]], now_ms: int
+) -> list[tuple[str, Interval]]:
+    """Return the time chunks whose segments the rules drop. Pure.
+
+    Args:
+        chunks: Datasources, starts and ends of used segments.
+        rules: Rules by datasource; those under ``_default`` apply to all, after its own.
+        now_ms: The current time.
+    """
+    default = rules.get(DEFAULT_RULES, ())
+    of_datasource = {name: (*own, *default) for name, own in rules.items()}
+    return [
+        (datasource, interval)
+        for datasource, *times in chunks
+        for interval in (Interval(*times),)
+        if not action_for(interval, of_datasource.get(datasource, default), now_ms).is_used
+    ]
+
+
+def readable_rules(stored: Mapping[str, RuleRow]) -> dict[str, tuple[Rule, ...]]:
+    """Return the rules of each datasource; invalid rules are replaced by keeping everything."""
+    keep = parse_rules([{"type": "loadForever"}])
+    rules = {}
+    for name, row in stored.items():
+        try:
+            rules[name] = parse_rules([dict(rule) for rule in row.rules])  # type: ignore[arg-type]  # it was stored as JSON
+        except InvalidRequest as error:
+            _log.error("the rules of %s are invalid, so nothing is dropped: %s", name, error)
+            rules[name] = keep
+    return rules

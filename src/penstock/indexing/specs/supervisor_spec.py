@@ -20,7 +20,7 @@ from penstock.indexing.specs.spec_text import read_model, read_object
 from penstock.indexing.specs.stream_config import IoConfig, StreamType, TuningConfig
 from penstock.indexing.specs.task_context import (
     STREAMING_PRIORITY,
-    Context,
+    ContextOfCreated,
     TaskContext,
     read_context,
 )
@@ -95,7 +95,7 @@ class SupervisorSpec(SpecModel):
     type: StreamType = "penstock"
     id: SupervisorId | None = None
     spec: IngestionSpec
-    context: Context = Field(default_factory=dict)
+    context: ContextOfCreated = Field(default_factory=dict)
     suspended: Flag = False
 
     unsupported: ClassVar[Mapping[str, str]] = {

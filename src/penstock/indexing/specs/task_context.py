@@ -23,6 +23,9 @@ BATCH_PRIORITY: Final = 50
 COMPACTION_PRIORITY: Final = 25
 OTHER_PRIORITY: Final = 0
 
+SUBMITTER: Final = "submitter"
+"""Key of a context: id of the principal that submitted the task, which the overlord writes."""
+
 _PRIORITY_MAX: Final = 1_000_000
 _LOCK_TYPES: Final = ("EXCLUSIVE", "SHARED", "REPLACE", "APPEND")
 LockTypeName = Literal["EXCLUSIVE", "SHARED", "REPLACE", "APPEND"]
@@ -147,7 +150,16 @@ def _check_context(context: dict[str, JsonValue]) -> dict[str, JsonValue]:
     return context
 
 
+def _without_submitter(context: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    return {name: value for name, value in context.items() if name != SUBMITTER}
+
+
 Context = Annotated[dict[str, JsonValue], AfterValidator(_check_context)]
+ContextOfCreated = Annotated[Context, AfterValidator(_without_submitter)]
+"""Context of tasks that the overlord creates, as users set it.
+
+No principal has submitted such a task. With a submitter, it would count for the quota of that one.
+"""
 _CONTEXT: Final = TypeAdapter[dict[str, JsonValue]](Context)
 
 

@@ -14,6 +14,7 @@ from penstock.indexing.supervisor.supervisor_ports import (
     SupervisorPorts,
 )
 from penstock.indexing.supervisor.supervisor_status import (
+    rows_per_second,
     supervisor_parse_errors,
     supervisor_stats,
     supervisor_status,
@@ -28,6 +29,7 @@ __all__ = [
     "UpdateAction",
     "check_stream",
     "cursor_name",
+    "rows_per_second",
     "succeed",
     "supervisor_parse_errors",
     "supervisor_stats",

@@ -2,17 +2,18 @@
 
 `OffsetMoves` resets offsets or skips unread messages; it runs on the overlord's mailbox.
 `check_backfill` and `backfill_spec` create the spec of a second supervisor that reads the
-skipped range, from the committed offsets up to the latest; both are pure.
+skipped range, from the committed offsets up to the latest; `range_spec` creates that of one which
+reads ranges that a user chose. All are pure.
 
 Invariant: the tasks that read the affected stream partitions are ended first, so none of them
-can publish against the new offsets.
+can publish against the new offsets. A supervisor of chosen ranges moves no offsets of another.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.indexing.specs.stream_config import BoundedStreamConfig
 from penstock.indexing.specs.task_context import uses_concurrent_locks, with_defaults
 from penstock.indexing.supervisor.reconciler import adopt
@@ -47,12 +48,7 @@ def check_backfill(snapshot: SupervisorSnapshot, task_context: Mapping[str, obje
             " useEarliestOffset to false",
             place="spec.ioConfig.useEarliestOffset",
         )
-    if not uses_concurrent_locks(with_defaults(spec.context, task_context)):
-        raise InvalidRequest(
-            f"{name}: two supervisors will append to {spec.data_schema.datasource} at once: set"
-            " useConcurrentLocks in its context",
-            place="context.useConcurrentLocks",
-        )
+    _require_concurrent_locks(spec, task_context)
     if snapshot.state != "RUNNING":
         raise InvalidRequest(f"{name} is {snapshot.state}: a backfill requires state RUNNING")
     _piece(snapshot)
@@ -72,6 +68,54 @@ def backfill_spec(
         InvalidRequest: All messages are published.
     """
     spec, piece = snapshot.spec, _piece(snapshot)
+    return _reading(spec, piece, token, task_count)
+
+
+def range_spec(
+    snapshot: SupervisorSnapshot,
+    ranges: Mapping[int, tuple[int, int]],
+    task_context: Mapping[str, object],
+    token: str,
+    task_count: int | None,
+) -> SupervisorSpec:
+    """Return the spec of a supervisor that reads chosen ranges once more, or for the first time.
+
+    Args:
+        snapshot: The supervisor that reads the stream.
+        ranges: Offsets [start, end) of stream partitions.
+        task_context: Default context of tasks.
+        token: Makes the new id unique.
+        task_count: Number of task groups, None for the same number.
+
+    Raises:
+        InvalidRequest: All ranges are empty, or the spec does not allow a second supervisor.
+    """
+    piece = {str(p): found for p, found in sorted(ranges.items()) if found[0] < found[1]}
+    if not piece:
+        raise InvalidRequest(
+            "there are no messages in these ranges: specify at least one range whose end is after"
+            " its start",
+            place="partitionOffsetRanges",
+        )
+    spec = snapshot.spec
+    if not spec.suspended:
+        _require_concurrent_locks(spec, task_context)
+    return _reading(spec, piece, token, task_count).with_suspended(False)  # noqa: FBT003 - its name says it
+
+
+def _require_concurrent_locks(spec: SupervisorSpec, task_context: Mapping[str, object]) -> None:
+    if not uses_concurrent_locks(with_defaults(spec.context, task_context)):
+        raise InvalidRequest(
+            f"supervisor {spec.supervisor_id}: two supervisors will append to"
+            f" {spec.data_schema.datasource} at once: set useConcurrentLocks in its context",
+            place="context.useConcurrentLocks",
+        )
+
+
+def _reading(
+    spec: SupervisorSpec, piece: Mapping[str, tuple[int, int]], token: str, task_count: int | None
+) -> SupervisorSpec:
+    """Return the spec of a second supervisor that reads a range of each stream partition."""
     bounds = BoundedStreamConfig(
         start_sequence_numbers={p: start for p, (start, _) in piece.items()},
         end_sequence_numbers={p: end for p, (_, end) in piece.items()},
@@ -184,6 +228,26 @@ class OffsetMoves:
         # Read after the tasks have ended, so that no publish can move the offsets any further.
         state.committed.read()
         return backfill_spec(self._snapshot, state.ports.new_token(), task_count)
+
+    def chosen_backfill(
+        self, ranges: Mapping[int, tuple[int, int]], task_count: int | None
+    ) -> SupervisorSpec:
+        """Return the spec of a supervisor that reads ranges of this one's stream; see `range_spec`.
+
+        Raises:
+            InvalidRequest: The stream does not hold the ranges, or as `range_spec`.
+        """
+        state = self._state
+        if state.stream.available is None:
+            raise Unavailable(
+                f"supervisor {state.id} has not seen its stream yet: try again in some seconds"
+            )
+        for at in (0, 1):
+            self._check({p: found[at] for p, found in ranges.items()})
+        return range_spec(
+            *(self._snapshot, ranges, state.options.task_context),
+            *(state.ports.new_token(), task_count),
+        )
 
     def leave_behind(self, piece: SupervisorSpec) -> None:
         """Continue after the messages that another supervisor reads.

@@ -123,6 +123,7 @@ class SupervisorPolls:
             state.note(error)  # The next poll retries.
         self._note_vanished()
         self._reconciler.advance()
+        self._lag_events.keep()
         self._time_lag.refresh()  # By now there are committed offsets to start from.
         self._rest()
         fetch_period_ms = state.spec.tuning.offset_fetch_period or 0

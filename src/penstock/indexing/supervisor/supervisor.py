@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.specs import SupervisorSpec
+    from penstock.indexing.supervisor.lag import LagHistory
     from penstock.indexing.supervisor.supervisor_ports import SupervisorOptions, SupervisorPorts
     from penstock.indexing.task_spec import StreamTaskSpec
     from penstock.mailbox.event_mail import EventReceiver
@@ -60,10 +61,12 @@ class Supervisor:
         spec: Its spec.
         ports: Its dependencies.
         options: Its options.
+        lag_history: Keeps its lag.
         ended: Receives its id once it was stopped and its last task has ended.
 
     Attributes:
         snapshot: Its status.
+        lag_history: Its lag in the last hour.
         offsets: Operations on its committed offsets.
     """
 
@@ -73,6 +76,7 @@ class Supervisor:
         ports: SupervisorPorts,
         options: SupervisorOptions,
         *,
+        lag_history: LagHistory,
         ended: EventReceiver[str],
     ) -> None:
         supervisor_id = spec.supervisor_id
@@ -96,12 +100,13 @@ class Supervisor:
         self._ended = ended
         self._reconciler = Reconciler(state, self._protocol)
         self.snapshot: Final = SupervisorSnapshot(state)
+        self.lag_history: Final = lag_history
         self._polls = SupervisorPolls(
             state,
             self._protocol,
             Autoscaler(state, self.snapshot),
             TimeLag(state, self.snapshot),
-            LagEvents(state, self.snapshot),
+            LagEvents(state, self.snapshot, lag_history),
             self._reconciler,
         )
         self.offsets: Final = OffsetMoves(

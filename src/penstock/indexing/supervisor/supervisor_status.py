@@ -147,6 +147,10 @@ class SupervisorSnapshot:
         ends = {p: a.latest for p, a in (self._state.stream.available or {}).items()}
         return ends, self._state.polled_ms
 
+    def earliest(self) -> dict[int, int]:
+        """Return the first offset that each stream partition holds, as last seen."""
+        return {p: a.earliest for p, a in (self._state.stream.available or {}).items()}
+
     def errors(self) -> list[dict[str, str]]:
         """Return the recent errors, newest last."""
         return self._state.health.errors()
@@ -178,8 +182,11 @@ def supervisor_status(snapshot: SupervisorSnapshot, now_ms: int) -> dict[str, ob
             "partitions": len(latest),
             "replicas": io.replicas,
             "durationSeconds": io.task_duration // 1000,
+            "useEarliestOffset": io.use_earliest_offset,
+            **_bounds(snapshot),
             "activeTasks": _tasks(snapshot, [g for g in groups if not g.is_publishing]),
             "publishingTasks": _tasks(snapshot, [g for g in groups if g.is_publishing]),
+            "earliestOffsets": offsets_to_json(snapshot.earliest()),
             "latestOffsets": offsets_to_json(latest),
             "committedOffsets": offsets_to_json(snapshot.committed()),
             "minimumLag": offsets_to_json(lag),
@@ -214,6 +221,19 @@ def supervisor_summary(snapshot: SupervisorSnapshot) -> dict[str, object]:
         "aggregateLag": sum(snapshot.lag().values()),
         **{name: ms for name, ms in _time_lag(snapshot).items() if name != "minimumLagMillis"},
     }
+
+
+def rows_per_second(snapshot: SupervisorSnapshot) -> float:
+    """Return the rows that its tasks processed in a second, on average over the last minute.
+
+    Replicas of a task group process the same rows, which count once.
+    """
+    total = 0.0
+    for group in snapshot.groups():
+        reports = (replica.report for replica in group.replicas.values())
+        found = [one.averages.get("1m", {}) for one in reports if one is not None]
+        total += max((rates.get("processed", 0.0) for rates in found), default=0.0)
+    return total
 
 
 def supervisor_stats(snapshot: SupervisorSnapshot) -> dict[str, object]:
@@ -263,6 +283,15 @@ def _time_lag(snapshot: SupervisorSnapshot) -> dict[str, object]:
         "aggregateLagMillis": sum(known) if is_whole else None,
         "maxLagMillis": max(known, default=0) if is_whole else None,
     }
+
+
+def _bounds(snapshot: SupervisorSnapshot) -> dict[str, object]:
+    """Return the range that it reads before it stops, empty if it reads without an end."""
+    config = snapshot.spec.io.bounded_stream_config
+    if config is None:
+        return {}
+    starts, ends = config.start_sequence_numbers, config.end_sequence_numbers
+    return {"boundedOffsets": {p: [start, ends[p]] for p, start in starts.items()}}
 
 
 def _skipped_files(snapshot: SupervisorSnapshot) -> dict[str, object]:

@@ -19,6 +19,7 @@ decide which messages are read or published.
 from __future__ import annotations
 
 import itertools
+import posixpath
 import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
@@ -40,6 +41,21 @@ _DATA_FOLDERS: Final = ("persist", "bad", "merge")
 _DATA_FILE: Final = re.compile(
     rf"(?:.*/)?((?:{'|'.join(_DATA_FOLDERS)})/\d+-\d+(?:/.*)?)", re.DOTALL
 )
+_OWN_FILE: Final = re.compile(rf"(?:{'|'.join(_DATA_FOLDERS)})/\d+-\d+/.+", re.DOTALL)
+
+
+def is_data_file_of(path: str, base: str, task_id: str) -> bool:
+    """Return whether a path is that of a data file of a task.
+
+    Args:
+        path: An absolute path.
+        base: The folder with the folders of tasks.
+        task_id: The task.
+    """
+    folder = f"{base}/{task_id}/"
+    rest = path.removeprefix(folder)
+    is_normal = posixpath.normpath(rest) == rest
+    return is_normal and path.startswith(folder) and bool(_OWN_FILE.fullmatch(rest))
 
 
 class TaskFolder:

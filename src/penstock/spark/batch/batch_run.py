@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,7 +35,9 @@ from penstock.indexing.batch.batch_engine import (
     EngineProgress,
     ExternalInput,
     ParseError,
+    SparkFilesInput,
     SqlInput,
+    WorkDone,
     WrittenFile,
     refuse_too_many,
     refuse_unreadable,
@@ -52,7 +55,13 @@ from penstock.spark.batch.input.dimension_discovery import discovered, read_name
 from penstock.spark.batch.input.documents import may_be_cut
 from penstock.spark.batch.input.file_finder import FileFinder, InputFiles
 from penstock.spark.batch.input.file_splits import cut
-from penstock.spark.batch.input.input_work import InputWork, SplitReport, read_pieces, reports_of
+from penstock.spark.batch.input.input_work import (
+    InputTally,
+    InputWork,
+    SplitReport,
+    read_pieces,
+    reports_of,
+)
 from penstock.spark.batch.input.segment_selection import selection_of
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.batch.query_rows import (
@@ -89,11 +98,11 @@ from penstock.spark.row_chunks import TimeLimits
 from penstock.spark.schema_columns import (
     as_combined,
     file_columns,
+    file_form,
     folded_columns,
     metric_names,
     output_columns,
     row_shape,
-    sort_keys,
 )
 from penstock.spark.tables import TableSource
 
@@ -103,6 +112,9 @@ if TYPE_CHECKING:
 
     from penstock.indexing.specs import DataSchema
     from penstock.indexing.specs.inputs import ExternTable
+
+
+_logger = logging.getLogger(__name__)
 
 
 class BatchSessions:
@@ -239,7 +251,7 @@ class BatchRun:
             work = self._work(files.shaped(shape), scratch)
             with (
                 self.sessions.session(self.running) as spark,
-                _reporting_progress(spark, self.progress),
+                _reporting_progress(spark, self.progress, InputTally(work)),
             ):
                 table, reports = stored(spark, work, shape, number)
             found.append(table)
@@ -249,7 +261,7 @@ class BatchRun:
 
     def _run_files(self, intervals: tuple[Interval, ...]) -> BatchResult:
         options, request = self.options, self.request
-        assert not isinstance(request.input, SqlInput)
+        assert not isinstance(request.input, SqlInput | SparkFilesInput)
         time = row_shape(request.schema).time
         assert time is not None
         self.sessions.reach()
@@ -274,7 +286,7 @@ class BatchRun:
             return BatchResult((), RowCounts(), schema)
         with (
             self.sessions.session(self.running, exact=exact) as spark,
-            _reporting_progress(spark, self.progress),
+            _reporting_progress(spark, self.progress, InputTally(work)),
         ):
             direct = None if selection else _folded_columns(read_as)
             if direct is not None:
@@ -396,8 +408,7 @@ class BatchRun:
             self.folder,
             schema.segment_granularity,
             tuple(name for name, _ in file_columns(schema)),
-            sort_keys(schema),
-            self.options.compression_level,
+            file_form(schema, self.options.compression_level),
         )
 
     def _check_partitioning(self, schema: DataSchema) -> None:
@@ -480,10 +491,16 @@ def _parse_errors(reports: Iterable[SplitReport]) -> list[ParseError]:
 
 
 class _StageSums:
-    """Sums up the pieces of work of all stages, which Spark reports repeatedly."""
+    """Sums up the pieces of work of all stages, which Spark reports repeatedly.
 
-    def __init__(self, progress: EngineProgress) -> None:
+    Args:
+        progress: Receives the sums.
+        tally: Reports of the pieces of the input; None: the rows of a query.
+    """
+
+    def __init__(self, progress: EngineProgress, tally: InputTally | None) -> None:
         self._progress = progress
+        self._tally = tally
         self._thread = threading.get_ident()
         self._stages: dict[int, tuple[int, int]] = {}
 
@@ -501,11 +518,22 @@ class _StageSums:
         for stage in stages or ():
             self._stages[stage.stage_id] = (stage.num_completed_tasks, stage.num_tasks)
         finished = sum(completed for completed, _ in self._stages.values())
-        self._progress(finished, sum(total for _, total in self._stages.values()))
+        total = sum(total for _, total in self._stages.values())
+        tally = self._tally
+        if tally is None:
+            self._progress(WorkDone(finished, total))
+            return
+        try:
+            tally.update()
+        except OSError as error:  # the reports are read again at the end, where an error counts
+            _logger.debug("the progress of the input is not known now: %s", error)
+        self._progress(WorkDone(finished, total, tally.rows, tally.files, tally.files_total))
 
 
 @contextlib.contextmanager
-def _reporting_progress(spark: SparkSession, progress: EngineProgress | None) -> Iterator[None]:
+def _reporting_progress(
+    spark: SparkSession, progress: EngineProgress | None, tally: InputTally | None = None
+) -> Iterator[None]:
     """Report the progress of this thread's jobs while the block runs.
 
     Only Spark Connect reports progress; other Spark sessions do not.
@@ -515,7 +543,7 @@ def _reporting_progress(spark: SparkSession, progress: EngineProgress | None) ->
         yield
         return
     # Spark accepts any callable, although its type hint requires a base class.
-    handler = cast("ProgressHandler", _StageSums(progress))
+    handler = cast("ProgressHandler", _StageSums(progress, tally))
     spark.registerProgressHandler(handler)
     try:
         yield

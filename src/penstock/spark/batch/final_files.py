@@ -22,7 +22,7 @@ import pyarrow as pa
 from penstock.core.errors import StorageUnavailable
 from penstock.core.intervals import Granularity, Interval
 from penstock.segments.local_files import folder_missing
-from penstock.spark.chunk_files import chunk_name, write_table
+from penstock.spark.chunk_files import FileForm, chunk_name, write_table
 from penstock.spark.row_chunks import cut_sorted, in_order, times_ms
 from penstock.spark.topic.row_shape import TIME_COLUMN
 from penstock.storage.disk_errors import translate_error
@@ -58,8 +58,7 @@ class BatchTarget:
     folder: str
     granularity: Granularity
     columns: tuple[str, ...]
-    sort_keys: tuple[str, ...]
-    level: int
+    form: FileForm
 
     def write(self, rows: pa.Table, bucket: int, number: int = 0) -> list[FinalFile]:
         """Sort the rows and write a file of each of their time chunks, mostly one.
@@ -70,7 +69,7 @@ class BatchTarget:
             Unavailable: A file cannot be written.
         """
         return [
-            self._write(in_order(part, self.sort_keys), chunk, bucket, number)
+            self._write(in_order(part, self.form.sort_keys), chunk, bucket, number)
             for chunk, part in self._chunks(rows)
         ]
 
@@ -88,14 +87,14 @@ class BatchTarget:
         if is_remote(self.folder):
             size = self._put(rows, name)
         else:
-            size = _write_durably(rows, Path(self.folder), name, self.level)
+            size = _write_durably(rows, Path(self.folder), name, self.form)
         span = (int(times.min()), int(times.max()))
         interval = (chunk.start_ms, chunk.end_ms)
         return FinalFile(name, *interval, bucket, rows.num_rows, size, *span, number)
 
     def _put(self, rows: pa.Table, name: str) -> int:
         with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
-            size = _write_durably(rows, Path(folder), name, self.level)
+            size = _write_durably(rows, Path(folder), name, self.form)
             url = f"{self.folder.rstrip('/')}/{name}"
             try:
                 fs, path = fsspec.core.url_to_fs(url)
@@ -145,7 +144,7 @@ def finalize(folder: str, names: Sequence[str]) -> None:
         raise translate_error(error, folder, "sync") from error
 
 
-def _write_durably(rows: pa.Table, folder: Path, name: str, level: int) -> int:
+def _write_durably(rows: pa.Table, folder: Path, name: str, form: FileForm) -> int:
     temporary = folder / f".{name}.tmp"
     above = list(folder.parents)[:_FOLDERS_ABOVE]
     # The disk may have failed since the task checked it.
@@ -153,7 +152,7 @@ def _write_durably(rows: pa.Table, folder: Path, name: str, level: int) -> int:
         raise StorageUnavailable(folder_missing(str(above[-1])))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_table(rows, temporary, level)
+        write_table(rows, temporary, form)
         _sync(temporary)
         temporary.rename(folder / name)
         return (folder / name).stat().st_size

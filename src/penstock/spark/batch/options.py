@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.storage.secrets.secret_sources import Secrets
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +23,8 @@ class SparkBatchOptions:
         compression_level: Level of zstd.
         scratch_folder: Folder for work in progress, on a disk that Spark's workers share; None: the
             output folder if it is local, otherwise the system's temporary folder.
-        environment: Environment variables with the secrets of inputs.
+        secrets: The secrets of this process.
+        uploads_folder: Folder of uploads on this host; None: there are none.
     """
 
     split_bytes_min: int = 8 << 20
@@ -32,4 +35,5 @@ class SparkBatchOptions:
     parallelism: int = 0
     compression_level: int = 1
     scratch_folder: str | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
+    secrets: Secrets = field(default_factory=Secrets)
+    uploads_folder: Path | None = None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as sf
 
 from penstock.core.errors import InvalidRequest, counted
+from penstock.core.sql.druid_hints import in_spark
 from penstock.indexing.engine import EngineFailure
 from penstock.indexing.specs import TIME_COLUMN
 from penstock.indexing.specs.text.clauses import overwrite_clause
@@ -24,8 +25,7 @@ from penstock.spark.connect.spark_sessions import EXACT_CONF, SparkRefusal, Spar
 from penstock.spark.pipeline import KEEP_COUNTING
 from penstock.spark.sql.case_tables import CaseTables
 from penstock.spark.sql.query_statement import read_statement
-from penstock.spark.sql.service import SQL_CONF, mentions
-from penstock.spark.sql.sql_dialect import in_spark
+from penstock.spark.sql.service import SQL_CONF
 from penstock.spark.sql_guard import (
     OUTLINE_CONF,
     check_understood,
@@ -84,8 +84,7 @@ class QueryRows:
         if not statement.is_query:
             raise InvalidRequest("the statement returns no rows: begin with SELECT or WITH")
         files = _published(self._tables.tables()) | _given(asked)
-        text = query.lower()
-        names = [name for name in files if mentions(text, name)]
+        names = [name for name in files if name.lower() in statement.tables]
         case_variants = CaseTables(files, names, KnownColumns())
         conf = {**SQL_CONF, **OUTLINE_CONF, KEEP_COUNTING[0]: KEEP_COUNTING[1]}
         sessions = self._sessions.with_conf(conf)

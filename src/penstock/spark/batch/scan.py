@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.core.intervals import Interval
@@ -28,6 +29,9 @@ from penstock.spark.topic.row_shape import TIME_COLUMN
 # A worker holds the rows of one run, or of one file.
 RUN_BYTES_MAX: Final = 512 << 20
 FILE_BYTES_MAX: Final = 1 << 30
+# Rows are copied to bring those of a time chunk together if they are in more places.
+_SLICES_MAX: Final = 64
+_SEARCHED_ROWS: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +89,33 @@ class ScanWork:
         first = self.target.granularity.bucket(int(times.min()))
         if times.max() < first.end_ms:
             return write_run({first: whole.to_batches()}, Path(self.reading.scratch), name)
+        slices = self._slices(whole, times)
+        if slices is not None:
+            return write_run(slices, Path(self.reading.scratch), name)
         ordered = whole.take(pa.array(np.argsort(times, kind="stable")))
         chunks = {
             chunk: part.combine_chunks().to_batches()
             for chunk, part in cut_sorted(ordered, self.target.granularity)
         }
         return write_run(chunks, Path(self.reading.scratch), name)
+
+    def _slices(
+        self, rows: pa.Table, times: npt.NDArray[np.int64]
+    ) -> dict[Interval, list[pa.RecordBatch]] | None:
+        """Return the rows of each time chunk as slices; None if they are too many to be quick.
+
+        Most files have their rows almost in the order of time.
+        """
+        found: dict[Interval, list[pa.RecordBatch]] = {}
+        at = 0
+        for _ in range(_SLICES_MAX):
+            chunk = self.target.granularity.bucket(int(times[at]))
+            end = _end_of(times, at, chunk)
+            found.setdefault(chunk, []).extend(rows.slice(at, end - at).to_batches())
+            if end == len(times):
+                return dict(sorted(found.items(), key=lambda one: one[0].start_ms))
+            at = end
+        return None
 
     def _folded(self, held: Sequence[pa.RecordBatch]) -> pa.Table:
         whole = pa.Table.from_batches(held)
@@ -105,6 +130,17 @@ class FilePart:
     first: int
     rows: int
     bucket: int
+
+
+def _end_of(times: npt.NDArray[np.int64], at: int, chunk: Interval) -> int:
+    """Return the first row after `at` that is not in a time chunk."""
+    while at < len(times):
+        part = times[at : at + _SEARCHED_ROWS]
+        outside = (part < chunk.start_ms) | (part >= chunk.end_ms)
+        if outside.any():
+            return at + int(outside.argmax())
+        at += len(part)
+    return at
 
 
 def within(rows: pa.RecordBatch, intervals: Sequence[Interval]) -> pa.RecordBatch:

@@ -24,6 +24,7 @@ WORKER: Final = "pyspark.worker"
 # By name: the packages that do the work import this one.
 _LOADED: Final = (
     WORKER,
+    "duckdb",
     "pandas",  # PySpark's worker imports it
     "pyarrow.compute",
     "pyarrow.parquet",

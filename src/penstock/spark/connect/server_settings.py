@@ -145,13 +145,17 @@ def authentication(master: str, secret: str) -> dict[str, str]:
     """
     conf = {
         "spark.authenticate": "true",
-        # Use the handshake of the newer protocol. Within one JVM there is nothing to encrypt.
+        # Handshake and encryption of the newer protocol, for RPC and blocks between processes. An
+        # attacker between them could ask for the older one, SASL, which does not encrypt.
         "spark.network.crypto.enabled": "true",
         "spark.network.crypto.authEngineVersion": "2",
         "spark.network.crypto.cipher": "AES/GCM/NoPadding",
+        "spark.network.crypto.saslFallback": "false",
     }
-    if master.startswith("local"):  # a cluster's own settings may support only SASL
-        conf["spark.network.crypto.saslFallback"] = "false"
+    if not master.startswith("local"):
+        # Shuffle files and spilled blocks are on disks of other hosts.
+        conf["spark.io.encryption.enabled"] = "true"
+        conf["spark.io.encryption.keySizeBits"] = "256"
     if secret:
         conf["spark.authenticate.secret"] = secret
     return conf

@@ -151,9 +151,16 @@ _TOO_NESTED: Final = (
     "the type of a column has too many levels to be sent: the limit is about 45 nested lists or 30 "
     "structs. Make it a text with CAST(… AS STRING) or to_json(…), or select a part of it"
 )
+# Beginning of the error of a call in a session that another thread has closed, which is a plain
+# ValueError; a call that was under way ends with the status CANCELLED instead.
+_CLOSED_CHANNEL: Final = "Cannot invoke RPC"
 _DETAILS: Final = re.compile(r'details = "(.*?)"\n', re.DOTALL)
 _TOKEN_VARIABLE: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # a name, no token  # noqa: S105
 _USER_AGENT: Final = "_SPARK_CONNECT_PYTHON"  # PySpark's default
+# With this option (`grpc.experimental.ChannelOptions.SingleThreadedUnaryStream`), gRPC receives an
+# answer on the thread of the caller. Otherwise it starts a thread for the calls of a channel; if
+# that fails once, all later calls of the channel wait forever.
+_ON_CALLERS_THREAD: Final = "SingleThreadedUnaryStream"
 # Parameters of an address that the client itself uses; all others become headers of each request.
 _OF_CLIENT: Final = re.compile(r"token|use_ssl|user_id|user_agent|session_id|grpc_keepalive_\w+")
 # Classic masters that need no secret.
@@ -295,13 +302,21 @@ class SparkSessions:
         limit_s = OUT_OF_MEMORY_S if "OutOfMemoryError" in str(error) else ENDING_S
         until_s = clock.monotonic_s() + limit_s
         while True:
-            try:
-                check_reachable(self._options.address)
-            except EngineUnavailable:
+            if not self.is_reachable():
                 return True
             if clock.monotonic_s() >= until_s:
                 return False
             pause(clock, _ENDING_POLL_S)
+
+    def is_reachable(self) -> bool:
+        """Return whether the port of the Spark Connect server answers; without one, True."""
+        if not self._options.is_connect:
+            return True
+        try:
+            check_reachable(self._options.address)
+        except EngineUnavailable:
+            return False
+        return True
 
     @contextlib.contextmanager
     def use(self) -> Iterator[SparkSession]:
@@ -371,7 +386,7 @@ def translate(error: BaseException) -> PenstockError | None:
     text = message_of(error)
     if _is_unreadable(error, text):
         return SparkRefusal(_TOO_NESTED)
-    if isinstance(error, grpc.RpcError):
+    if isinstance(error, grpc.RpcError) or is_of_closed_session(error):
         return EngineLost(f"Spark was lost: {_first_lines(text)}")
     if not isinstance(error, PySparkException):
         return None
@@ -391,6 +406,12 @@ def translate(error: BaseException) -> PenstockError | None:
     # A stack overflow has no message.
     silent = "Spark failed without a reason: the statement may be nested too deeply"
     return EngineFailure(_first_lines(text) or silent)
+
+
+def is_of_closed_session(error: BaseException) -> bool:
+    """Return whether a call failed because another thread found its session lost and closed it."""
+    # Subclasses have messages of Arrow and PySpark, which may begin with text of users.
+    return type(error) is ValueError and str(error).startswith(_CLOSED_CHANNEL)
 
 
 def _is_unreadable(error: BaseException, text: str) -> bool:
@@ -547,6 +568,7 @@ def _connect(options: SparkSessionOptions) -> SparkSession:
     if not options.gets_environment_token:
         channels.set("token", channels.getDefault("token", None))
     channels.set("user_agent", channels.getDefault("user_agent", _USER_AGENT))
+    channels.setChannelOption(_ON_CALLERS_THREAD, 1)
     # The two kinds of Spark session have the same methods, but no common base class.
     first = Connected(channels, userId=options.app_name)
     session = cast("SparkSession", first)
@@ -673,6 +695,7 @@ __all__ = [
     "SparkSessions",
     "check_answers",
     "check_reachable",
+    "is_of_closed_session",
     "message_of",
     "translate",
 ]

@@ -43,18 +43,21 @@ def limit_bytes(total_bytes: int, cores: int) -> int:
     return max(min(share, total_bytes // 2), _LIMIT_BYTES_MIN)
 
 
-def limit_this_process() -> None:
+def limit_this_process(bytes_max: int | None = None) -> None:
     """Limit the further allocations of this process.
 
     If several processes together exceed the memory of the host, the kernel ends one like this
     first. On systems without such limits, nothing is changed.
+
+    Args:
+        bytes_max: The limit; None: that of a worker of Spark.
     """
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_BADNESS, encoding="ascii")
     total = total_memory_bytes()
     if total is None:
         return
-    wanted = _allocated() + limit_bytes(total, os.cpu_count() or 1)
+    wanted = _allocated() + (bytes_max or limit_bytes(total, os.cpu_count() or 1))
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if hard != resource.RLIM_INFINITY:
         wanted = min(wanted, hard)

@@ -21,8 +21,10 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import pyarrow as pa
 
 from penstock.core.errors import InvalidRequest
+from penstock.core.guarded_connections import NETWORK_GUARD
+from penstock.core.network_guard import NetworkDestination
 from penstock.core.read_guard import READ_GUARD
-from penstock.core.store_urls import check_store_url
+from penstock.core.store_urls import check_store_url, store_destinations
 from penstock.flow.processor import (
     ExpressionProperty,
     FlowFile,
@@ -43,6 +45,7 @@ from penstock.flow.processors.records.formats.format_protocols import BadRecords
 from penstock.flow.processors.records.formats.record_formats import RecordFormat
 from penstock.flow.queue.queue import FilterVerdict
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
+from penstock.spark.connect.connect_address import SCHEME, ConnectAddress
 from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
 from penstock.spark.flow.service_spark import SERVICE_SPARK
 from penstock.spark.flow.work_folder import WorkFolder, work_folder
@@ -115,8 +118,11 @@ def _check_readable(place: str) -> None:
     """Check that flows may read a table; its files are opened by Spark, without another check.
 
     Raises:
-        InvalidRequest: It is, leads to, or contains a file that they must not read.
+        InvalidRequest: It is, leads to, or contains a file that they must not read, or it is on a
+            host to which they must not connect.
     """
+    for destination in store_destinations(place):
+        NETWORK_GUARD.check(destination)
     path = place.removeprefix(_FILE)
     if not path.startswith("/"):
         return
@@ -245,8 +251,12 @@ class SparkProcessor(RecordProcessor):
         """Store the address of Spark, which is used only when there is work.
 
         Raises:
-            InvalidRequest: The address is missing, or this process uses the other kind of Spark.
+            InvalidRequest: The address is missing, flows must not connect to it, or this process
+                uses the other kind of Spark.
         """
+        if self.spark and self.spark.startswith(SCHEME):
+            address = ConnectAddress.parse(self.spark)
+            NETWORK_GUARD.check(NetworkDestination("sc", address.host, address.port))
         options = SparkSessionOptions(
             self.spark or SERVICE_SPARK.address(),
             "penstock-flow",
@@ -350,9 +360,9 @@ class SparkProcessor(RecordProcessor):
         urls: dict[str, list[str]] = {}
         for name, flowfiles in list(views.items()):
             good: list[FlowFile] = []
-            schema, flowfiles = self._common(context, session, flowfiles)  # noqa: PLW2901
+            schema, alike = self._common(context, session, flowfiles)
             options = replace(self.reading_options(), schema=schema)
-            for flowfile in flowfiles:
+            for flowfile in alike:
                 try:
                     url = work.add(self.records(session, flowfile, options))
                 except BadRecords as error:

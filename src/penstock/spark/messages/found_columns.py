@@ -32,7 +32,7 @@ from penstock.spark.batch.input.dimension_discovery import (
     type_of,
     type_of_value,
 )
-from penstock.spark.chunk_files import WrittenParquet, write_parquet
+from penstock.spark.chunk_files import FileForm, WrittenParquet, write_parquet
 from penstock.spark.chunk_work import Report
 from penstock.spark.messages.delimited import lines_of
 from penstock.spark.messages.headers import header_names
@@ -241,7 +241,7 @@ class AlikeWork:
             type_ = wanted.get(name)
             columns.append(column if type_ is None else _of_type(column, FieldType(type_)))
         table = pa.Table.from_arrays(columns, names=rows.column_names)
-        return write_parquet(table, Path(self.folder), self.interval, number, _COPY_LEVEL)
+        return write_parquet(table, Path(self.folder), self.interval, number, FileForm(_COPY_LEVEL))
 
 
 def write_alike(work: AlikeWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -27,7 +27,9 @@ import orjson
 from penstock.core.column_case import case_variants_in
 from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.core.intervals import Granularity
-from penstock.core.sql_text import Token, tokens
+from penstock.core.sql import tree
+from penstock.core.sql.checked_expression import ParsedExpression, parsed_expression
+from penstock.core.sql.writer import written
 from penstock.indexing.specs import (
     TIME_COLUMN,
     Aggregator,
@@ -273,7 +275,11 @@ _OF_THE_QUERY: Final = frozenset(
 _OF_NOW: Final = re.compile(
     r"[rR]?'\s*(?:(?:now|today|yesterday|tomorrow)\b|[a-z]{0,9}\\[uU0-9ntrbZ])", re.IGNORECASE
 )
-_CONSTANTS: Final = frozenset({"NULL", "TRUE", "FALSE"})
+# Nodes of the expressions that mean the same in sessions with and without ANSI mode.
+_PLAIN: Final = (
+    *(tree.Name, tree.Number, tree.Text, tree.Constant, tree.Call, tree.Unary, tree.Operation),
+    *(tree.Row,),
+)
 _MONTHS: Final = {1: "MONTH", 3: "QUARTER", 12: "YEAR"}
 _TRUNCATED: Final = frozenset({"SECOND", "MINUTE", "HOUR", "DAY", "WEEK", *_MONTHS.values()})
 
@@ -418,38 +424,41 @@ class _Source:
         """
         if nested > _NESTED_MAX or not is_deterministic(sql):
             raise Unresolved(sql)
-        parts: list[str] = []
-        at = 0
-        found = tokens(sql)
-        for token, following in zip(found, [*found[1:], None], strict=True):
-            if sql[at : token.position].strip():  # a comment here may be an operator there
+        parsed = parsed_expression(sql)
+        nodes = [*tree.walk(parsed.root)]
+        variables = {
+            name for one in nodes if isinstance(one, tree.Lambda) for name in one.parameters
+        }
+        replaced: dict[int, tuple[int, str]] = {}
+        for node in nodes:
+            if isinstance(node, tree.Name) and not variables.issuperset(node.parts):
+                if len(node.parts) > 1:
+                    raise Unresolved(sql)
+                replaced[node.start] = (node.end, self._named(node.parts[0], nested))
+            elif not (translated or isinstance(node, _PLAIN)) or _is_of_query(node, parsed):
                 raise Unresolved(sql)
-            is_call = bool(token.text) and following is not None and following.text == "("
-            is_of_now = token.is_text and _OF_NOW.match(token.raw) is not None
-            if is_of_now or (is_call and token.name.lower() in _OF_THE_QUERY):
-                raise Unresolved(sql)
-            is_name = not is_call and _is_name(token, translated=translated)
-            parts += (
-                sql[at : token.position],
-                self._named(token, nested) if is_name else token.raw,
-            )
-            at = token.position + len(token.raw)
-        text = "".join(parts)
-        if len(text) > _EXPRESSION_LENGTH_MAX:
+        text = written(sql, parsed.tokens, parsed.root, replaced)
+        # Double quotes around other names, such as those of functions, are texts to the engine.
+        quoted_ones = (at for at, one in enumerate(parsed.tokens) if one.raw.startswith('"'))
+        if len(text) > _EXPRESSION_LENGTH_MAX or not replaced.keys() >= set(quoted_ones):
             raise Unresolved(sql)
         return text
 
-    def _named(self, token: Token, nested: int) -> str:
-        virtual = self.virtual.get(token.name)
+    def _named(self, name: str, nested: int) -> str:
+        virtual = self.virtual.get(name)
         if virtual is not None:
             return f"({self.computed(virtual, nested + 1)})"
-        return quoted(self.column(token.name)[0])
+        return quoted(self.column(name)[0])
 
 
-def _is_name(token: Token, *, translated: bool) -> bool:
-    if not token.name or token.raw[:1].isdigit():
-        return False
-    return not token.text or not (translated or token.text in _CONSTANTS)
+def _is_of_query(node: tree.Node, parsed: ParsedExpression) -> bool:
+    """Return whether a part of an expression has the value of the moment, or may have it."""
+    if isinstance(node, tree.Call):
+        return node.name[-1].lower() in _OF_THE_QUERY
+    if isinstance(node, tree.Text):
+        raws = (token.raw for token in parsed.tokens[node.start : node.end])
+        return any(_OF_NOW.match(raw) for raw in raws)
+    return False
 
 
 def _time_cut(column: VirtualColumn) -> Granularity | None:

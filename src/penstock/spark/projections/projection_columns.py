@@ -7,17 +7,18 @@ doubles, so if large values cancel out its result differs from the exact sum.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.core.sql_text import Token, tokens
+from penstock.core.errors import InvalidRequest
+from penstock.core.sql import tree
+from penstock.core.sql.checked_expression import parsed_expression
+from penstock.core.sql.shapes import Shape, shape
 from penstock.spark.ddl import quoted
-from penstock.spark.projections.parsed_query import KEYWORDS, WITHOUT_ZERO, NoMatch, is_number
+from penstock.spark.projections.grouped_query import WITHOUT_ZERO, NoMatch
 from penstock.spark.projections.plan import GroupingKey, MeasureKind, ProjectionPlan
 from penstock.spark.tables.table_files import Columns
-
-Normal = tuple[str, str]
 
 _FLOATING: Final = frozenset({"float", "double"})
 _WHOLE: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
@@ -30,15 +31,15 @@ class ComputedKey:
 
     Attributes:
         key: The key.
-        form: Its tokens, as returned by `normal`.
-        is_call: Whether it is a single call, which surrounding tokens cannot split.
+        form: Its shape.
+        names: The columns in it, in lower case.
         is_fragile: Whether its zero may differ from that of a row, because -0.0 and 0.0 are one
             group.
     """
 
     key: GroupingKey
-    form: tuple[Normal, ...]
-    is_call: bool
+    form: Shape
+    names: frozenset[str]
     is_fragile: bool
 
 
@@ -51,7 +52,7 @@ class ProjectionColumns:
         names: The same in lower case.
         plain: The keys that are columns, by their names in lower case.
         fragile: Names, in lower case, of keys whose zero may differ.
-        computed: The keys that are expressions not computable from others, by their first tokens.
+        computed: The keys that are expressions not computable from others, by their shapes.
         time: The first key that is the truncated time; others are only expressions.
     """
 
@@ -67,17 +68,15 @@ class ProjectionColumns:
         self.fragile = frozenset(name for name in self.plain if types[name] in _FLOATING)
         others = [key for key in plan.keys if key.stored.lower() not in types]
         self.time = next((key for key in others if key.time is not None), None)
-        self.computed: dict[Normal, list[ComputedKey]] = {}
-        for one in (_computed(key, types) for key in others):
-            if not all(name in self.plain for kind, name in one.form if kind == "name"):
-                self.computed.setdefault(one.form[0], []).append(one)
+        computed = (_computed(key, types) for key in others)
+        self.computed = {
+            one.form: one for one in computed if one and not one.names <= self.plain.keys()
+        }
         self._measures = {(m.kind, m.column.lower()): quoted(m.stored) for m in plan.measures}
 
     def has_fragile(self) -> bool:
         """Return whether any key's zero may differ."""
-        return bool(self.fragile) or any(
-            one.is_fragile for some in self.computed.values() for one in some
-        )
+        return bool(self.fragile) or any(one.is_fragile for one in self.computed.values())
 
     def rows(self) -> str:
         """Return the number of rows."""
@@ -123,48 +122,43 @@ class ProjectionColumns:
         return found
 
 
-def normal(found: Sequence[Token]) -> tuple[Normal, ...]:
-    """Return tokens in normal form: names without quotes and case, key words without case."""
-    followed = [*(token.text for token in found[1:]), ""]
-    return tuple(_normal(token, after) for token, after in zip(found, followed, strict=False))
+def shape_of(sql: str) -> Shape | None:
+    """Return the shape of an expression or a condition of a plan; None if it has none."""
+    parsed = _parsed(sql)
+    return None if parsed is None else parsed[1]
 
 
-def _normal(token: Token, after: str) -> Normal:
-    if token.is_text:
-        return ("text", token.raw)
-    if not token.name:
-        return ("mark", token.raw)
-    if is_number(token):
-        return ("number", token.raw.lower())
-    if token.text and (token.text in KEYWORDS or after == "("):
-        return ("word", token.text)
-    return ("name", token.name.lower())
+def _parsed(sql: str) -> tuple[tree.Expression, Shape] | None:
+    try:
+        parsed = parsed_expression(sql)
+    except InvalidRequest:  # narrow: restores nothing
+        return None
+    return parsed.root, shape(parsed.root, parsed.tokens)
 
 
-def closing_parentheses(form: Sequence[Normal]) -> dict[int, int]:
-    """Return the index of the closing parenthesis for each opening one."""
-    opened: list[int] = []
-    found: dict[int, int] = {}
-    for at, one in enumerate(form):
-        if one == ("mark", "("):
-            opened.append(at)
-        elif one == ("mark", ")") and opened:
-            found[opened.pop()] = at
-    return found
-
-
-def _computed(key: GroupingKey, types: Mapping[str, str]) -> ComputedKey:
-    form = normal(tokens(key.sql))
-    is_call = closing_parentheses(form).get(1) == len(form) - 1 and form[0][0] == "word"
-    is_exact = (is_call and form[0][1] in WITHOUT_ZERO) or _is_whole(form, types)
-    return ComputedKey(key, form, is_call, key.time is None and not is_exact)
-
-
-def _is_whole(form: tuple[Normal, ...], types: Mapping[str, str]) -> bool:
-    """Return whether an expression is a sum or product of whole numbers."""
-    return all(
-        (kind == "name" and types.get(text) in _WHOLE)
-        or (kind == "number" and text.isdecimal())
-        or (kind == "mark" and text in {"+", "-", "*", "(", ")"})
-        for kind, text in form
+def _computed(key: GroupingKey, types: Mapping[str, str]) -> ComputedKey | None:
+    parsed = _parsed(key.sql)
+    if parsed is None:
+        return None
+    root, form = parsed
+    is_exact = _is_whole(root, types) or (
+        isinstance(root, tree.Call) and root.name[-1].upper() in WITHOUT_ZERO
     )
+    names = {node.parts[0].lower() for node in tree.walk(root) if isinstance(node, tree.Name)}
+    return ComputedKey(key, form, frozenset(names), key.time is None and not is_exact)
+
+
+def _is_whole(root: tree.Expression, types: Mapping[str, str]) -> bool:
+    """Return whether an expression is a sum or product of whole numbers."""
+    for node in tree.walk(root):
+        match node:
+            case tree.Name(parts=(name,)) if types.get(name.lower()) in _WHOLE:
+                continue
+            case tree.Number() if node.text.isdecimal():
+                continue
+            case tree.Operation() if set(node.operators) <= {"+", "-", "*"}:
+                continue
+            case tree.Unary(operator="+" | "-") | tree.Row(items=(_,)):
+                continue
+        return False
+    return True

@@ -1,10 +1,9 @@
-"""Rewriter of one query part, an item or a clause, for the groups of a projection.
+"""Rewriter of the expressions of a query for the groups of a projection.
 
-`QueryRewriter` owns which expressions a part may contain. It keeps the shape of the part:
-aggregates become aggregates of measures, and expressions become the keys that they equal, so
-Spark treats the rest of the query as before. Unknown constructs are refused. `nests` and
-`starts_bucket` decide which conditions on a time the start of its bucket satisfies too.
-Everything is pure.
+`QueryRewriter` owns which nodes an expression may contain: others are refused. It keeps the form of
+the query: aggregates become aggregates of measures, and expressions become the keys that they
+equal, so Spark treats the rest of the query as before. `nests` and `starts_bucket` decide which
+conditions on a time the start of its bucket satisfies too. Everything is pure.
 """
 
 from __future__ import annotations
@@ -16,26 +15,22 @@ from typing import Final
 
 from penstock.core.durations import DAY_MS
 from penstock.core.intervals import Granularity
-from penstock.core.sql_text import Token
+from penstock.core.sql import tree
+from penstock.core.sql.shapes import Shape, shape
+from penstock.core.sql.writer import written
 from penstock.spark.ddl import quoted
-from penstock.spark.projections.parsed_query import (
+from penstock.spark.projections.grouped_query import (
     AGGREGATES,
-    BEFORE_PARENTHESIS,
-    ENDING,
+    EXTRACTED,
     FUNCTIONS,
-    KEYWORDS,
-    LITERALS,
-    OPERATORS,
     PARTS,
     TRUNCATED,
     TYPES,
+    GroupedQuery,
     NoMatch,
-    ParsedQuery,
-    is_name,
-    is_number,
 )
 from penstock.spark.projections.plan import GroupingKey
-from penstock.spark.projections.projection_columns import ComputedKey, Normal, ProjectionColumns
+from penstock.spark.projections.projection_columns import ComputedKey, ProjectionColumns
 
 _TIME: Final = re.compile(
     r"'([0-9]{4}-[0-9]{2}-[0-9]{2})"
@@ -83,14 +78,16 @@ def starts_bucket(cut: Granularity, literal: str, *, is_date: bool) -> bool:
 
 
 _TIME_COLUMN: Final = "__time"
-_NOTHING: Final = Token("", "", -1)
-_VALUE: Final = "a value"
-# Tokens around a comparison that bind less tightly than it.
-_BEFORE_COMPARISON: Final = frozenset({"", "(", "AND", "OR", "NOT", "WHEN"})
-_BEHIND_COMPARISON: Final = frozenset({"", ")", "AND", "OR", "THEN"})
-_BEFORE_EXPRESSION: Final = frozenset({"", "(", ","})
-_BEHIND_ALONE: Final = frozenset({"", ",", "ASC", "DESC", "NULLS"})
-_BEHIND_EXPRESSION: Final = _BEHIND_ALONE | {")"}
+_CONSTANTS: Final = frozenset({"NULL", "TRUE", "FALSE"})
+_LITERALS: Final = frozenset({"DATE", "TIMESTAMP"})
+_OPERATORS: Final = frozenset(
+    {"AND", "OR", "=", "==", "<=>", "<>", "!=", "<", "<=", ">", ">=", "||"}
+    | {"+", "-", "*", "/", "%", "DIV"}
+)
+_PREDICATES: Final = frozenset(
+    {"BETWEEN", "IN", "LIKE", "ILIKE", "RLIKE", "IS NULL", "IS TRUE", "IS FALSE", "IS UNKNOWN"}
+    | {"IS DISTINCT FROM"}
+)
 
 
 @dataclass(slots=True)
@@ -98,262 +95,199 @@ class QueryRewriter:
     """A query that is being rewritten.
 
     Attributes:
-        block: The query.
-        forms: Its tokens in normal form, for comparisons.
+        query: The query.
         has: The columns of the projection.
         time: The key that replaces the time; None: the time is unchanged, or not a key.
         aliases: The names of items, in lower case.
-        edits: (start, end, text): replacements in the text.
     """
 
-    block: ParsedQuery
-    forms: tuple[Normal, ...]
+    query: GroupedQuery
     has: ProjectionColumns
     time: GroupingKey | None
     aliases: frozenset[str]
-    edits: list[tuple[int, int, str]] = field(default_factory=list)
+    _replaced: dict[int, tuple[int, str]] = field(default_factory=dict)
+    _sees_aliases: bool = False
+    _aggregates: int = 0
 
-    def replace(self, first: int, last: int, text: str) -> None:
-        """Replace tokens, from the first to the last, by text."""
-        found = self.block.found
-        end = found[last].position + len(found[last].raw)
-        self.edits.append((found[first].position, end, text))
+    def replace(self, node: tree.Node, text: str) -> None:
+        """Replace a node by a text."""
+        self._replaced[node.start] = (node.end, text)
+
+    def replace_table(self, text: str) -> None:
+        """Replace the name of the datasource in FROM; another name that it gets there stays."""
+        start = self.query.table.start
+        self._replaced[start] = (start + 1, text)
 
     def text(self) -> str:
         """Return the query with all replacements."""
-        sql = self.block.sql
-        parts: list[str] = []
-        at = 0
-        for start, end, text in sorted(self.edits):
-            # Tokens that were separated only by their kinds, as a word and a quote, stay separate.
-            before = "" if _is_apart(sql[start - 1 : start]) else " "
-            behind = "" if _is_apart(sql[end : end + 1]) else " "
-            parts += (sql[at:start], before, text, behind)
-            at = end
-        return "".join([*parts, sql[at:]])
+        checked = self.query.checked
+        return written(checked.text, checked.tokens, checked.root, self._replaced)
 
+    def rewrite(self, node: tree.Expression, *, sees_aliases: bool) -> bool:
+        """Rewrite an expression; return whether it contains an aggregate.
 
-class TokenSpan:
-    """Tokens that form one expression, or several separated by commas.
-
-    Args:
-        query: The query that contains them.
-        span: Indexes of the tokens.
-        sees_aliases: Whether names of select items are visible in them.
-    """
-
-    def __init__(self, query: QueryRewriter, span: range, *, sees_aliases: bool) -> None:
-        self._query = query
-        self._found = query.block.found
-        self._span = span
-        self._sees_aliases = sees_aliases
-        self._opened: list[str] = []
-        self._aggregates = 0
-
-    def rewrite(self) -> bool:
-        """Rewrite the part; return whether it contains an aggregate.
+        Args:
+            node: The expression: an item, a condition, or an item of GROUP BY or ORDER BY.
+            sees_aliases: Whether names of select items are visible in it.
 
         Raises:
-            NoMatch: The projection lacks a column, or the syntax is not supported.
+            NoMatch: The projection lacks a column, or a part is not supported.
         """
-        self._check_neighbours()
-        at = self._span.start
-        while at < self._span.stop:
-            at = self._step(at)
+        self._sees_aliases, self._aggregates = sees_aliases, 0
+        self._value(node, is_alone=True)
         return self._aggregates > 0
 
-    def _token(self, at: int) -> Token:
-        return self._found[at] if at in self._span else _NOTHING
+    def shape(self, node: tree.Expression) -> Shape:
+        """Return the shape of an expression of the query."""
+        return shape(node, self.query.checked.tokens, self.query.qualifier)
 
-    def _text(self, at: int) -> str:
-        """Return a word or mark in normal form; "" outside of the part and for other values."""
-        return (self._found[at].text or _VALUE) if at in self._span else ""
+    def _value(self, node: tree.Expression, *, is_alone: bool = False) -> None:
+        """Rewrite an expression; `is_alone`: it is not part of another one."""
+        if computed := self._computed(node):
+            if computed.is_fragile and not is_alone:
+                raise self._with_two_zeros(node)
+            self.replace(node, quoted(computed.key.stored))
+            return
+        match node:
+            case tree.Number() | tree.Text() | tree.Parameter():
+                return
+            case tree.Constant() if node.word in _CONSTANTS:
+                return
+            case tree.TypedText() if node.type in _LITERALS:
+                return
+            case tree.Name():
+                self._name(node, is_alone=is_alone)
+                return
+            case tree.Call():
+                self._call(node)
+                return
+            case tree.Cast():
+                inner = self._cast(node)
+            case tree.Operation() if _OPERATORS.issuperset(node.operators):
+                inner = self._operands(node)
+            case tree.Predicate() if node.operator in _PREDICATES:
+                inner = (node.operand, *node.others)
+            case tree.Case():
+                ends = (one for one in (node.operand, node.otherwise) if one is not None)
+                inner = (*node.branches, *ends)
+            case tree.Unary() if node.operator != "~":
+                inner = (node.operand,)
+            case tree.Row(items=(only,)) if not isinstance(only, tree.Aliased):
+                inner = (only,)
+            case _:
+                raise NoMatch(f"{self.query.text(node)} is not supported here")
+        for one in inner:
+            self._value(one)
 
-    def _check_neighbours(self) -> None:
-        """Refuse two adjacent values, whose meaning only Spark knows."""
-        for at in self._span[1:]:
-            before, token = self._found[at - 1], self._found[at]
-            starts = token.is_text or token.text == "?" or is_name(token) or is_number(token)
-            starts = starts or token.text in {"NULL", "TRUE", "FALSE"}
-            if starts and _ends(before) and not (token.is_text and before.text in LITERALS):
-                raise NoMatch(f"{before.raw} {token.raw} is not supported")
-            is_value = before.is_text or is_number(before) or before.text in {")", "?"}
-            if token.text == "(" and is_value:
-                raise NoMatch(f"{before.raw} {token.raw} is not supported")
+    def _computed(self, node: tree.Expression) -> ComputedKey | None:
+        if not self.has.computed or isinstance(node, tree.Name | tree.Row):
+            return None
+        return self.has.computed.get(self.shape(node))
 
-    def _step(self, at: int) -> int:
-        computed = self._computed(at)
-        if computed is not None:
-            last = at + len(computed.form) - 1
-            if computed.is_fragile:
-                self._check_alone(at, last)
-            self._query.replace(at, last, quoted(computed.key.stored))
-            return last + 1
-        token = self._found[at]
-        if token.is_text or is_number(token):
-            return at + 1
-        return self._word(at) if token.name else self._mark(at)
+    def _with_two_zeros(self, node: tree.Node) -> NoMatch:
+        return NoMatch(f"{self.query.text(node)}, which has two zeros, is in an expression")
 
-    def _computed(self, at: int) -> ComputedKey | None:
-        for one in self._query.has.computed.get(self._query.forms[at], ()):
-            end = at + len(one.form)
-            if end > self._span.stop or self._query.forms[at:end] != one.form:
-                continue
-            is_alone = self._text(at - 1) in _BEFORE_EXPRESSION
-            if one.is_call or (is_alone and self._text(end) in _BEHIND_EXPRESSION):
-                return one
-        return None
+    def _name(self, node: tree.Name, *, is_alone: bool) -> None:
+        name = self.query.column(node)
+        if name == _TIME_COLUMN and self.time is not None:
+            raise NoMatch(
+                f"{self.query.text(node)} is truncated to {self.time.time}, but the query is finer"
+            )
+        is_fragile = name in self.has.fragile
+        if name not in self.has.plain:
+            is_alias = self._sees_aliases and len(node.parts) == 1 and name in self.aliases
+            if not is_alias or "(" in name:
+                raise NoMatch(f"{self.query.text(node)} is not one of its keys")
+            is_fragile = self.has.has_fragile()
+        if is_fragile and not is_alone:
+            raise self._with_two_zeros(node)
 
-    # words
+    def _call(self, call: tree.Call) -> None:
+        name = call.name[-1].upper()
+        if name == "EXTRACT" and call.form == ("FROM",):
+            self._extract(call)
+            return
+        clauses = call.within, call.condition, call.over, call.nulls, call.form
+        if any(clauses) or len(call.name) > 1 or name not in AGGREGATES | FUNCTIONS:
+            raise NoMatch(f"{self.query.text(call)} is not supported")
+        if call.is_distinct:
+            raise NoMatch("DISTINCT is not supported")
+        if name in AGGREGATES:
+            self.replace(call, self._aggregate(name, call.arguments))
+            self._aggregates += 1
+        elif not self._is_part_of_time(name, call.arguments):
+            for one in call.arguments:
+                self._value(one)
 
-    def _word(self, at: int) -> int:
-        token, following = self._found[at], self._token(at + 1)
-        if following.text == "(":
-            return self._call(at)
-        if token.text in LITERALS and following.is_text:
-            return at + 2
-        if token.text == "AS":
-            if self._opened[-1:] not in (["CAST"], ["TRY_CAST"]) or following.text not in TYPES:
-                raise NoMatch("AS is not supported here")
-            if self._text(at + 2) != ")":
-                raise NoMatch(f"the type {following.raw} is not supported")
-            return at + 2
-        if token.text in OPERATORS:
-            return at + 1
-        if token.text in KEYWORDS:
-            raise NoMatch(f"{token.text} is not supported here")
-        return self._name(at)
+    def _extract(self, call: tree.Call) -> None:
+        part, value = call.arguments
+        word = part.parts[0].upper() if isinstance(part, tree.Name) else ""
+        if word not in EXTRACTED:
+            raise NoMatch(f"{self.query.text(call)} is not supported")
+        if not self._replace_time(value, EXTRACTED[word]):
+            self._value(value)
 
-    def _call(self, at: int) -> int:
-        word = self._found[at].text
-        if word in AGGREGATES:
-            return self._aggregate(at)
-        if word not in FUNCTIONS and word not in BEFORE_PARENTHESIS:
-            raise NoMatch(f"{self._found[at].raw}() is not supported")
-        return at + 1
+    def _aggregate(self, name: str, arguments: tuple[tree.Expression, ...]) -> str:
+        """Return an aggregate over the groups instead of one over the rows."""
+        match arguments:
+            case (tree.Star(qualifier=(), without=()),) if name == "COUNT":
+                return self.has.rows()
+            case (tree.Number() as number,) if name == "COUNT" and number.text.isdecimal():
+                return self.has.rows()
+            case (tree.Name() as column,) if self.query.column(column):
+                function = "AVG" if name == "MEAN" else name
+                return self.has.aggregate(function, self.query.column(column))
+            case _:
+                raise NoMatch(f"the argument of {name} is not a column")
 
-    def _aggregate(self, at: int) -> int:
-        word, argument = self._found[at].text, self._token(at + 2)
-        if self._text(at + 3) != ")":
-            raise NoMatch(f"the argument of {word} is not a column")
-        if word == "COUNT" and (argument.text == "*" or _is_whole(argument)):
-            made = self._query.has.rows()
-        elif is_name(argument):
-            function = "AVG" if word == "MEAN" else word
-            made = self._query.has.aggregate(function, argument.name)
-        else:
-            raise NoMatch(f"the argument of {word} is not a column")
-        self._query.replace(at, at + 3, made)
-        self._aggregates += 1
-        return at + 4
-
-    def _name(self, at: int) -> int:
-        token = self._found[at]
-        name = token.name.lower()
-        if token.text[:1].isdigit() or "(" in name:
-            raise NoMatch(f"{token.raw} is not supported")
-        if name == _TIME_COLUMN and self._query.time is not None:
-            return self._time(at, self._query.time)
-        if name in self._query.has.plain:
-            if name in self._query.has.fragile:
-                self._check_alone(at, at)
-            return at + 1
-        if self._sees_aliases and name in self._query.aliases:
-            if self._query.has.has_fragile():
-                self._check_alone(at, at)
-            return at + 1
-        raise NoMatch(f"{token.raw} is not one of its keys")
-
-    def _check_alone(self, first: int, last: int) -> None:
-        """Refuse an expression of a value that could distinguish the two zeros."""
-        is_alone = self._text(first - 1) in {"", ","} and not self._opened
-        if not is_alone or self._text(last + 1) not in _BEHIND_ALONE:
-            raise NoMatch(f"{self._found[first].raw}, which has two zeros, is in an expression")
+    def _cast(self, cast: tree.Cast) -> tuple[tree.Expression, ...]:
+        """Return the parts of a cast that are still to be rewritten."""
+        if cast.type.name not in TYPES or cast.type.end - cast.type.start > 1:
+            raise NoMatch(f"the type {self.query.text(cast.type)} is not supported")
+        if cast.type.name == "DATE" and self._replace_time(cast.value, "DAY"):
+            return ()
+        return (cast.value,)
 
     # the time
 
-    def _time(self, at: int, key: GroupingKey) -> int:
-        cut = key.time
-        assert cut is not None
-        if not (self._is_part(at, cut) or self._is_compared(at, cut)):
-            raise NoMatch(f"{self._found[at].raw} is truncated to {cut}, but the query is finer")
-        self._query.replace(at, at, quoted(key.stored))
-        return at + 1
-
-    def _is_part(self, at: int, cut: Granularity) -> bool:
-        """Return whether the time is in a call that is constant within a bucket."""
-        before = [self._token(at - distance) for distance in (4, 3, 2, 1)]
-        words = [token.text for token in before]
-        if self._text(at + 1) == ")" and words[3] == "(":
-            return words[2] in PARTS and nests(cut, PARTS[words[2]])
-        if [self._text(at + ahead) for ahead in (1, 2, 3)] == ["AS", "DATE", ")"]:
-            return words[2:] == ["CAST", "("] and nests(cut, "DAY")
-        if self._text(at + 1) != ")" or words[1] != "(" or words[3] != ",":
+    def _replace_time(self, node: tree.Expression, unit: str) -> bool:
+        """Replace the time by its key if each bucket lies in one of a unit; return whether."""
+        key = self.time
+        if key is None or self.query.column(node) != _TIME_COLUMN:
             return False
-        unit = before[2].raw[1:-1].upper() if before[2].is_text else ""
-        return words[0] == "DATE_TRUNC" and unit in TRUNCATED and nests(cut, unit)
-
-    def _is_compared(self, at: int, cut: Granularity) -> bool:
-        """Return whether the time is compared with the start of a bucket: `>=` or `<` a literal."""
-        sign, literal = self._text(at + 1), at + 2
-        if sign == ">" and self._text(literal) == "=":
-            literal += 1
-        elif sign != "<":
+        if key.time is None or not nests(key.time, unit):
             return False
-        word = self._text(literal)
-        literal += word in LITERALS
-        before, behind = self._text(at - 1), self._text(literal + 1)
-        if before not in _BEFORE_COMPARISON or behind not in _BEHIND_COMPARISON:
-            return False
-        token = self._token(literal)
-        return token.is_text and starts_bucket(cut, token.raw, is_date=word == "DATE")
+        self.replace(node, quoted(key.stored))
+        return True
 
-    # marks
-
-    def _mark(self, at: int) -> int:
-        mark, before, behind = self._text(at), self._token(at - 1), self._token(at + 1)
-        touches = behind.position == self._found[at].position + 1
-        match mark:
-            case "(" if behind.text != ")":
-                is_call = before.text in FUNCTIONS or before.text == "IN"
-                self._opened.append(before.text if is_call else "")
-                return at + 1
-            case ")" if self._opened:
-                self._opened.pop()
-                return at + 1
-            case "," if not self._opened or self._opened[-1]:
-                return at + 1
-            case "*" if _ends(before):
-                return at + 1
-            case "+" | "/" | "%" | "<" | "!" | "?":
-                return at + 1
-            case "-" | "=":
-                is_arrow = behind.text == ">" and touches
-                if not is_arrow or (mark == "=" and before.text == "<"):
-                    return at + 1
-            case ">":
-                return at + 1
-            case "|":
-                if behind.text == "|" and touches and self._text(at + 2) not in {"|", ">"}:
-                    return at + 2
-            case ".":
-                is_digits = behind.raw[:1].isdigit() and is_number(behind) and touches
-                if is_digits and (_is_whole(before) or not _ends(before)):
-                    return at + 1
+    def _is_part_of_time(self, name: str, arguments: tuple[tree.Expression, ...]) -> bool:
+        """Replace the time in a call that is constant within a bucket; return whether it is one."""
+        match arguments:
+            case (time,) if name in PARTS:
+                return self._replace_time(time, PARTS[name])
+            case (tree.Text(value=str(unit)), time) if name == "DATE_TRUNC":
+                return unit.upper() in TRUNCATED and self._replace_time(time, unit.upper())
             case _:
-                pass
-        raise NoMatch(f"{mark} is not supported here")
+                return False
 
+    def _operands(self, node: tree.Operation) -> tuple[tree.Expression, ...]:
+        """Return the operands that are still to be rewritten.
 
-def _is_apart(char: str) -> bool:
-    return not char or char.isspace() or char in "(),;"
-
-
-def _is_whole(token: Token) -> bool:
-    return token.raw.isascii() and token.raw.isdecimal()
-
-
-def _ends(token: Token) -> bool:
-    """Return whether a value may end with a token."""
-    is_value = token.is_text or is_name(token) or is_number(token)
-    return is_value or token.text in ENDING or token.text in {")", "?"}
+        A time that is compared with the start of a bucket, by `>=` or `<`, becomes its key.
+        """
+        key = self.time
+        if node.operators not in {(">=",), ("<",)} or key is None or key.time is None:
+            return node.operands
+        time, literal = node.operands
+        if self.query.column(time) != _TIME_COLUMN:
+            return node.operands
+        is_date = isinstance(literal, tree.TypedText) and literal.type == "DATE"
+        if isinstance(literal, tree.TypedText) and literal.type in _LITERALS:
+            literal = literal.text
+        if not isinstance(literal, tree.Text) or literal.end - literal.start > 1:
+            return node.operands
+        raw = self.query.checked.tokens[literal.start].raw
+        if not starts_bucket(key.time, raw, is_date=is_date):
+            return node.operands
+        self.replace(time, quoted(key.stored))
+        return ()

@@ -21,6 +21,7 @@ from penstock.core.clock import Clock
 from penstock.core.errors import InvalidRequest, PenstockError, counted
 from penstock.core.metrics import Counter
 from penstock.core.rate_limited_log import RateLimitedLog
+from penstock.core.sql.checked_query import CheckedQuery
 from penstock.segments.layout import projection_file
 from penstock.spark.connect.running_calls import RunningCall
 from penstock.spark.connect.spark_sessions import SparkDiskFull, SparkRefusal, SparkSessions
@@ -163,12 +164,12 @@ class Projections:
         self.used = Counter()
 
     def choice(
-        self, sql: str, options: ProjectionOptions, names: Sequence[str], tables: Tables
+        self, query: CheckedQuery, options: ProjectionOptions, names: Sequence[str], tables: Tables
     ) -> ProjectionChoice | None:
         """Return the projection query that replaces a query, if one fits; request missing files.
 
         Args:
-            sql: The query.
+            query: The query.
             options: The options of its context.
             names: The datasources that it may read.
             tables: The visible files.
@@ -183,7 +184,7 @@ class Projections:
         for name in names:
             known = self._known.of(name, tables.files[name])
             if known is not None:
-                fitting += self._fitting(sql, options, name, known, tables.revision, reasons)
+                fitting += self._fitting(query, options, name, known, tables.revision, reasons)
         if not fitting:
             if options.is_required:
                 raise InvalidRequest(_none_fits(options, reasons), place=options.place)
@@ -255,7 +256,7 @@ class Projections:
 
     def _fitting(
         self,
-        sql: str,
+        query: CheckedQuery,
         options: ProjectionOptions,
         name: str,
         known: DatasourceProjections,
@@ -267,12 +268,12 @@ class Projections:
             if options.use and plan.name != options.use:
                 continue
             table = view_name(name, plan)
-            text = matched_query(sql, name, plan, known.columns, table)
+            text = matched_query(query, name, plan, known.columns, table)
             if text is not None:
                 of_files = (known.columns, text, known.files, revision)
                 found.append(ProjectionChoice(name, plan, *of_files, options))
             elif options.is_required:
-                why = why_not(sql, name, plan, known.columns)
+                why = why_not(query, name, plan, known.columns)
                 reasons.append(f"{plan.name!r} of {name}: {why}")
         if options.is_required:
             reasons += [

@@ -19,16 +19,13 @@ Invariants:
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import re
 import shutil
-import threading
 import uuid
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -38,6 +35,7 @@ import pyarrow as pa
 from penstock.core.errors import Unavailable
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.spark.pieces import reported
+from penstock.storage.process_folder import ProcessFolder
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +47,6 @@ BATCH_BYTES: Final = 1 << 20
 """Approximate size of a record batch, which a reader holds in memory."""
 
 CHECKED_EVERY_BYTES: Final = 16 << 20
-_LOCK: Final = "lock"
 _ONLY: Final = "rows"  # the file of an answer that the router itself wrote
 _FOLDER_MODE: Final = 0o700
 _COMPLETE: Final = re.compile(r"(\d+)\.(\d+)")
@@ -263,6 +260,11 @@ class SpilledRows:
         self._paths = [folder / name for name in files]
         self._end = weakref.finalize(self, delete_answer, folder)
 
+    @property
+    def nbytes(self) -> int:
+        """Return the size of the files, compressed."""
+        return sum(path.stat().st_size for path in self._paths)
+
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Read the rows, one batch of about `BATCH_BYTES` at a time."""
         left = self.num_rows
@@ -300,17 +302,13 @@ def as_schema(part: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.Table:
 class AnswerFolder:
     """Folder in which one router keeps large answers; thread-safe.
 
-    A mutex guards its creation, for which all users of the folder wait.
-
     Args:
         root: Folder of all routers' answers.
     """
 
     def __init__(self, root: Path) -> None:
-        self.root = root.absolute()
-        self._mutex = threading.Lock()
-        self._own: Path | None = None
-        self._lock_fd = -1
+        self._folder = ProcessFolder(root)
+        self.root = self._folder.root
 
     def open(self) -> None:
         """Delete the folders of killed routers, and create this router's folder.
@@ -356,22 +354,24 @@ class AnswerFolder:
             delete_answer(folder)
             raise
 
+    def check_room(self, answer: Path) -> None:
+        """Refuse an answer whose files are too large now, or leave too little room.
+
+        Raises:
+            EngineFailure: The answer exceeds the size limit of its files.
+            AnswersFull: The files of other answers leave no room.
+        """
+        check_written(_limit_reached(SpillTarget(str(answer), str(self.root), 0)))
+
     def close(self) -> None:
         """Delete this router's folder."""
-        with self._mutex:
-            own, self._own = self._own, None
-            if own is not None:
-                shutil.rmtree(own, ignore_errors=True)
-                os.close(self._lock_fd)
+        self._folder.close()
 
     def _opened(self) -> Path:
-        with self._mutex:
-            if self._own is None:
-                try:
-                    self._own = self._created()
-                except OSError as error:
-                    raise self._unwritten(error) from error
-            return self._own
+        try:
+            return self._folder.opened()
+        except OSError as error:
+            raise self._unwritten(error) from error
 
     def _unwritten(self, error: OSError) -> Unavailable:
         return Unavailable(
@@ -379,45 +379,3 @@ class AnswerFolder:
             " Penstock's user and free its disk, restart Penstock if the folder was deleted, or"
             " select fewer rows"
         )
-
-    def _created(self) -> Path:
-        self.root.mkdir(_FOLDER_MODE, parents=True, exist_ok=True)
-        with self._root_locked():
-            for folder in self.root.iterdir():
-                if not _is_in_use(folder / _LOCK):
-                    shutil.rmtree(folder, ignore_errors=True)
-            own = self.root / uuid.uuid4().hex
-            own.mkdir(_FOLDER_MODE)
-            fd = os.open(own / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BaseException:
-                os.close(fd)
-                raise
-        self._lock_fd = fd
-        return own
-
-    @contextmanager
-    def _root_locked(self) -> Iterator[None]:
-        """Lock the root folder, so that no process deletes a folder that is not locked yet."""
-        fd = os.open(self.root, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(fd)
-
-
-def _is_in_use(lock: Path) -> bool:
-    """Return whether the process that created a lock file still holds it."""
-    try:
-        fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from penstock.core.column_case import case_variants_in, shown_case_variants
-from penstock.spark.sql.sql_dialect import quoted_names, unresolved_column
+from penstock.core.sql.druid_hints import quoted_names, unresolved_column
 from penstock.spark.sql_guard import GUARD_CONF, place_in
 from penstock.spark.tables.table_columns import KnownColumns
 from penstock.spark.tables.table_files import Columns, TableFile
@@ -27,10 +29,34 @@ if TYPE_CHECKING:
     from penstock.spark.connect.spark_sessions import SparkSessions
 
 
+_READERS_MAX: Final = 16
+"""Number of idle sessions for readers with different rights that are kept."""
+
+
+@dataclass(slots=True)
+class _Outlined:
+    """The session that resolves queries of readers with the same rights.
+
+    Attributes:
+        sessions: Spark, with the settings of this session.
+        outlines: The outlines of the datasources that they may read.
+        users: Number of queries that use it now.
+    """
+
+    sessions: SparkSessions
+    outlines: OutlineViews | None = None
+    users: int = 0
+
+
 class QuerySessions:
     """The Spark sessions in which queries are resolved and run; any thread may use them.
 
+    Queries of readers with different rights are resolved in different sessions, so that no session
+    has an outline that one of its readers may not read. All of them run in one session, in which
+    the names of the views cannot be guessed.
+
     A mutex is held while views are defined, which all queries of a session share and wait for.
+    Another one guards the table of readers.
 
     Args:
         sessions: Spark, with the settings that queries have.
@@ -39,23 +65,56 @@ class QuerySessions:
 
     def __init__(self, sessions: SparkSessions, known: KnownColumns) -> None:
         self._sessions = sessions
-        self._outlined = sessions.with_conf(GUARD_CONF)
         self._known = known
         self._mutex = threading.Lock()
         self._views: Views | None = None
-        self._outlines: OutlineViews | None = None
+        self._readers_mutex = threading.Lock()
+        self._readers: OrderedDict[str, _Outlined] = OrderedDict()
 
     @contextlib.contextmanager
     def analysis_session(
-        self, running: RunningCall, files: Mapping[str, tuple[TableFile, ...]], names: Sequence[str]
+        self,
+        running: RunningCall,
+        files: Mapping[str, tuple[TableFile, ...]],
+        names: Sequence[str],
+        reader: str = "",
     ) -> Iterator[SparkSession]:
-        """Provide, for a block, the session that has the outlines of these datasources."""
-        with self._outlined.use() as spark, running.tagged(spark):
+        """Provide, for a block, the session that has the outlines of these datasources.
+
+        Args:
+            running: The cancellable work.
+            files: The files of all datasources that the reader may read.
+            names: The datasources to outline.
+            reader: Text that readers with the same rights share; empty: those who may read all.
+        """
+        with (
+            self._outlined_for(reader) as own,
+            own.sessions.use() as spark,
+            running.tagged(spark),
+        ):
             with self._mutex:
-                if self._outlines is None or self._outlines.session is not spark:
-                    self._outlines = OutlineViews(spark, self._known)
-                self._outlines.update(files, names)
+                if own.outlines is None or own.outlines.session is not spark:
+                    own.outlines = OutlineViews(spark, self._known)
+                own.outlines.update(files, names)
             yield spark
+
+    @contextlib.contextmanager
+    def _outlined_for(self, reader: str) -> Iterator[_Outlined]:
+        with self._readers_mutex:
+            own = self._readers.get(reader)
+            if own is None:
+                own = self._readers[reader] = _Outlined(self._sessions.with_conf(GUARD_CONF))
+            self._readers.move_to_end(reader)
+            own.users += 1
+            idle = [key for key, one in self._readers.items() if key and not one.users]
+            closed = [self._readers.pop(key) for key in idle[: max(0, len(idle) - _READERS_MAX)]]
+        try:
+            for one in closed:
+                one.sessions.close()
+            yield own
+        finally:
+            with self._readers_mutex:
+                own.users -= 1
 
     @contextlib.contextmanager
     def row_session(
@@ -79,12 +138,18 @@ class QuerySessions:
     def drop(self) -> None:
         """Drop the sessions of a Spark that has ended."""
         self._sessions.drop()
-        self._outlined.drop()
+        for one in self._every_reader():
+            one.sessions.drop()
 
     def close(self) -> None:
         """End the Spark sessions."""
         self._sessions.close()
-        self._outlined.close()
+        for one in self._every_reader():
+            one.sessions.close()
+
+    def _every_reader(self) -> list[_Outlined]:
+        with self._readers_mutex:
+            return list(self._readers.values())
 
 
 class CaseTables:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import pyarrow as pa
 
 from penstock.core.errors import InvalidRequest
-from penstock.spark.connect.spark_sessions import message_of
+from penstock.spark.connect.spark_sessions import is_of_closed_session, message_of
 from penstock.spark.pieces import REPORT_SCHEMA, limited, reports_of
 from penstock.spark.sql.answer_files import (
     UNSHARED,
@@ -145,6 +145,28 @@ class Fetcher:
             return self._spilled(rows, self._folder)
         return self._at_once(rows)
 
+    def executed(self, rows: DataFrame) -> DataFrame:
+        """Fetch rows as for a small answer, and return what was run, with its measurements.
+
+        Raises:
+            InvalidRequest: A row is too long, or a column has a type that cannot be sent.
+        """
+        # Imported here, like all of PySpark: see `connect.spark_sessions`.
+        from pyspark.errors import PySparkException  # noqa: PLC0415
+
+        most = min(self._limit, _rows_at_once(len(self._fields)))
+        run = _guarded(rows, self._fields).limit(most + 1)
+        try:
+            self._table(run)
+        except PySparkException as error:  # narrow: translates
+            if _LONG_ROW in message_of(error):
+                raise InvalidRequest(
+                    f"a row has more than {ROW_BYTES_AT_ONCE >> 10} KiB, which cannot be measured:"
+                    " select fewer columns"
+                ) from error
+            raise
+        return run
+
     def _whole(self, rows: DataFrame) -> FetchedAnswer:
         table = self._table(rows.limit(self._limit + 1))
         return self._cut(table)
@@ -221,6 +243,8 @@ class Fetcher:
         try:
             return rows.toArrow()
         except ValueError as error:
+            if is_of_closed_session(error):  # Spark was lost; the lender of the session translates
+                raise
             raise self._unsent(error) from error
 
     def _unsent(self, error: ValueError) -> InvalidRequest:

@@ -33,6 +33,7 @@ class TableFile:
         announced: Announced by a running task, and not published yet.
         size_bytes: Its size when it was written; 0: unknown.
         part_of: Files with the same text become one segment; empty: the file is a segment.
+        rows: Number of its rows, with those that a row cut hides; 0: unknown.
     """
 
     path: str
@@ -42,6 +43,7 @@ class TableFile:
     announced: bool = False
     size_bytes: int = 0
     part_of: str = ""
+    rows: int = 0
 
     def to_json(self) -> dict[str, object]:
         """Return the file as a JSON object."""
@@ -53,6 +55,7 @@ class TableFile:
             "announced": self.announced,
             "size": self.size_bytes,
             "partOf": self.part_of,
+            "rows": self.rows,
         }
 
     @classmethod
@@ -72,6 +75,7 @@ class TableFile:
                 bool(value["announced"]),
                 int(str(value.get("size", 0))),
                 str(value.get("partOf", "")),
+                int(str(value.get("rows", 0))),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidRequest(
@@ -108,10 +112,11 @@ class Tables:
 
 @dataclass(frozen=True, slots=True)
 class Feeder:
-    """A supervisor that writes rows to a datasource."""
+    """A supervisor that writes rows to a datasource, with the name that its spec has."""
 
     supervisor_id: str
     suspended: bool
+    datasource: str = ""
 
 
 class TableSource(Protocol):
@@ -160,12 +165,13 @@ def reason_without_rows(datasource: str, feeders: Sequence[Feeder]) -> str:
         return (
             f'"{datasource}" has no rows yet: supervisor {running[0]} exists and its'
             " first rows will follow; try again in a few seconds. If none arrive, check with"
-            f" penstock supervisor status {running[0]} whether its tasks wait for slots"
+            f" penstock supervisor status {running[0]} or the page Supervisors whether its tasks"
+            " wait for slots"
         )
     name = feeders[0].supervisor_id
     return (
         f'"{datasource}" has no rows: its supervisor {name} is suspended;'
-        f" resume it with penstock supervisor resume {name}"
+        f" resume it with penstock supervisor resume {name} or on the page Supervisors"
     )
 
 

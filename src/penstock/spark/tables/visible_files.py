@@ -81,7 +81,11 @@ class VisibleFiles:
     def feeders(self, datasource: str) -> list[Feeder]:
         """Return the supervisors of a datasource, whose name may differ in case."""
         return [
-            Feeder(row.id, suspended=bool(row.payload.get("suspended")))
+            Feeder(
+                row.id,
+                suspended=bool(row.payload.get("suspended")),
+                datasource=_datasource(row.payload),
+            )
             for row in self._store.supervisors.list()
             if _datasource(row.payload).casefold() == datasource.casefold()
         ]
@@ -127,6 +131,7 @@ class VisibleFiles:
                 piece.segment.interval,
                 piece.interval if piece.clipped else None,
                 size_bytes=piece.segment.size,
+                rows=piece.segment.total_rows,
             )
             for piece in view.visible(name)
         )
@@ -142,6 +147,7 @@ class VisibleFiles:
                 announced=True,
                 size_bytes=int(str(row.file.payload.get("bytes") or 0)),
                 part_of=f"{row.task_id} {row.sequence_name} {row.file.interval}",
+                rows=row.file.rows,
             )
             for row in view.announced(name)
         )

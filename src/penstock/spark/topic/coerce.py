@@ -239,7 +239,10 @@ def _instant(value: Json, time: TimeField) -> int:
             try:
                 return parse_time(str(value))
             except InvalidRequest as error:
-                raise UnparseableError(f"time in field {time.name!r}: {error}") from None
+                raise UnparseableError(
+                    f"time in field {time.name!r}: {error}; for another format, set"
+                    " timestampSpec.format"
+                ) from None
     elif time.format is not TimeFormat.ISO and not isinstance(value, bool):
         multiply, divide = _UNITS[time.format]
         if isinstance(value, float):

@@ -48,7 +48,8 @@ def as_source(wanted: StreamRange) -> SourceRange:
         begin, end = wanted.start_position, wanted.end_position
         # The guard is sent with the range, because it is set in Penstock's processes only.
         guard = READ_GUARD.get()
-        fields = [wanted.path, wanted.start, begin, end, guard.kept, guard.readable]
+        places = [guard.kept, guard.only]
+        fields = [wanted.path, wanted.start, begin, end, places]
         place = _LINES + json.dumps(fields)
         return SourceRange(wanted.partition, place, wanted.start, wanted.end, max(1, end - begin))
     size = wanted.bytes or (wanted.end - wanted.start) * _RECORD_BYTES
@@ -149,10 +150,9 @@ def _read_lines(
     line_bytes_max: int = LINE_BYTES_MAX,
 ) -> Iterator[MessageSlice]:
     """Yield the lines of a range; of a line that is too long only the allowed part is held."""
-    path, line, position, end_position, kept, readable = json.loads(
-        source.folder.removeprefix(_LINES)
-    )
-    file = open_guarded(fs, path, ReadGuard(tuple(kept), tuple(readable)).now())
+    path, line, position, end_position, places = json.loads(source.folder.removeprefix(_LINES))
+    kept, only = map(tuple, places)
+    file = open_guarded(fs, path, ReadGuard(kept, only).now())
     try:
         rest = b""
         is_long = False

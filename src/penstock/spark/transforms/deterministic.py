@@ -8,14 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.core.sql_text import tokens
+from penstock.core.sql import tree
+from penstock.core.sql.checked_expression import parsed_expression
 
-# Key words, operators and types that a bracket may follow.
-_WORDS: Final = """
-and as between both by case decimal dec numeric char character varchar distinct div else end
-escape false for from ilike in interval is leading like not null on or regexp rlike struct then
-trailing true when
-"""
 # Functions of the current time are constant within a query.
 _DETERMINISTIC: Final = """
 abs acos acosh add_months aggregate array array_append array_compact array_contains
@@ -55,9 +50,6 @@ url_decode url_encode
 weekday weekofyear width_bucket xxhash64 year zeroifnull zip_with
 """
 DETERMINISTIC: Final = frozenset(_DETERMINISTIC.split())
-_MAY_COME_BEFORE: Final = DETERMINISTIC | frozenset(_WORDS.split())
-# Elsewhere it multiplies.
-_BEFORE_STAR: Final = frozenset({"(", ",", ".", "ALL"})
 
 
 def is_deterministic(expression: str) -> bool:
@@ -67,17 +59,13 @@ def is_deterministic(expression: str) -> bool:
     read.
 
     Raises:
-        InvalidRequest: A text, a name or a comment is not closed.
+        InvalidRequest: It is not an expression.
     """
-    found = tokens(expression)
-    for at, token in enumerate(found[1:], 1):
-        if token.text == "*" and found[at - 1].text in _BEFORE_STAR:
+    for node in tree.walk(parsed_expression(expression).root):
+        if isinstance(node, tree.Star | tree.Query):
             return False
-        name = found[at - 1].name.lower()
-        if token.text != "(" or not name:
-            continue
-        if at > 1 and found[at - 2].text == ".":
-            return False
-        if name not in _MAY_COME_BEFORE:
-            return False
+        if isinstance(node, tree.Call):
+            is_known = len(node.name) == 1 and node.name[0].lower() in DETERMINISTIC
+            if not is_known or node.over is not None:
+                return False
     return True

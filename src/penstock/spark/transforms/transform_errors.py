@@ -17,8 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.sql_text import check_expression, tokens
-from penstock.core.sql_values import check_values
+from penstock.core.sql.checked_expression import ParsedExpression, check_expression
 from penstock.spark.connect.spark_sessions import SparkRefusal, SparkSessions
 from penstock.spark.expressions import column
 from penstock.spark.sql_guard import (
@@ -27,7 +26,6 @@ from penstock.spark.sql_guard import (
     check_expressions,
     relocated_error,
 )
-from penstock.spark.transforms.identifiers import in_backticks, names_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,13 +96,12 @@ class ExpressionCheck:
 
     def _mistake(self, expression: str) -> str:
         try:
-            check_expression(expression)
-            check_values(expression, tokens(expression))
+            parsed = check_expression(expression)
         except InvalidRequest as error:
             return str(error)
         try:
             with self._sessions.use() as spark:
-                _analyse(spark, expression)
+                _analyse(spark, parsed)
         except InvalidRequest as error:
             return str(error)
         except SparkRefusal as error:
@@ -117,14 +114,14 @@ class ExpressionCheck:
         return ""
 
 
-def _analyse(spark: SparkSession, expression: str) -> None:
+def _analyse(spark: SparkSession, expression: ParsedExpression) -> None:
     # As everywhere, PySpark is imported once there is a session.
     from pyspark.sql import functions as sf  # noqa: PLC0415
 
-    fields = [sf.lit("").alias(name) for name in _distinct(names_in(expression))]
+    fields = [sf.lit("").alias(name) for name in _distinct(expression.columns())]
     row = spark.range(1).select(sf.timestamp_millis(sf.lit(0)).alias(_TIME), *fields)
     # Requesting the plan makes Spark analyse the expression; no row is computed.
-    check_expressions(row.select(sf.expr(in_backticks(expression)), column(_TIME)))
+    check_expressions(row.select(sf.expr(expression.in_spark()), column(_TIME)))
 
 
 def _distinct(names: Iterable[str]) -> Iterator[str]:

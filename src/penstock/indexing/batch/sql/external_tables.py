@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.sql_text import Token, is_table_call, place
+from penstock.core.sql_text import Token, place
 from penstock.indexing.batch.sql.statement_tokens import StatementTokens
 from penstock.indexing.secrets import masked
 from penstock.indexing.specs.errors import Mistake, SpecError, did_you_mean
@@ -101,15 +101,6 @@ class ExternalTables:
             cuts.append((one.start, one.end, name + "\n" * lines))
         return _replaced(self.sql, start, end, cuts)
 
-    def outside(self, found: Sequence[Token]) -> list[Token]:
-        """Return the tokens that are not part of an external table."""
-        spans = [(one.start, one.end) for one in self.found]
-        return [
-            token
-            for token in found
-            if not any(start <= token.position < end for start, end in spans)
-        ]
-
     def _distinct(self) -> list[dict[str, JsonValue]]:
         distinct: list[dict[str, JsonValue]] = []
         for one in self.found:
@@ -138,7 +129,7 @@ def read_external_tables(sql: str, found: Sequence[Token]) -> ExternalTables:
             )
     for at, token in enumerate(found):
         # One of them could hold a password, which would be stored with the query.
-        if token.name.upper() in _FUNCTIONS and is_table_call(found, at):
+        if token.name.upper() in _FUNCTIONS and _is_table_call(found, at):
             raise InvalidRequest(
                 f"{token.name.upper()} is not supported, {place(sql, token.position)}: {_FORM}",
                 place="query",
@@ -161,8 +152,14 @@ def _calls(found: Sequence[Token]) -> Iterator[int]:
         first = [one.text for one in found[at + 2 : at + 5]]
         is_text = at + 2 < len(found) and found[at + 2].is_text
         is_call = is_text or first[1:] == ["=", ">"] or first[:1] in ([")"], ["?"])
-        if is_call or is_table_call(found, at) or _is_target(found, at):
+        if is_call or _is_table_call(found, at) or _is_target(found, at):
             yield at
+
+
+def _is_table_call(found: Sequence[Token], at: int) -> bool:
+    """Return whether a token is a function called as a table: the name in `TABLE(name(…))`."""
+    around = [one.text for one in (*found[max(at - 2, 0) : at], *found[at + 1 : at + 2])]
+    return around == ["TABLE", "(", "("]
 
 
 def _is_target(found: Sequence[Token], at: int) -> bool:
@@ -174,7 +171,7 @@ def _extern(sql: str, found: Sequence[Token], at: int) -> ExternalTable:
     if _is_target(found, at):
         text = "export rows with penstock sql --format csv, not with a statement that writes"
         raise InvalidRequest(f"EXTERN is not a valid target, {where}: {text}", place="query")
-    if not is_table_call(found, at):
+    if not _is_table_call(found, at):
         raise InvalidRequest(f"EXTERN must be inside TABLE(…), {where}: {_FORM}", place="query")
     words = StatementTokens(sql, found, at + 1)
     arguments = _arguments(words)

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity, Interval, parse_time
-from penstock.core.sql_sizes import check_sizes, statement_tokens
-from penstock.core.sql_text import check_calls, check_clauses, check_unquoted, each_token, tokens
-from penstock.core.sql_values import check_values
+from penstock.core.sql import tree
+from penstock.core.sql.checked_query import CheckedQuery, checked_query
+from penstock.core.sql.writer import blank
+from penstock.core.sql_sizes import statement_tokens
+from penstock.core.sql_text import check_variables, each_token
 from penstock.indexing.batch.sql.column_check import may_give
 from penstock.indexing.batch.sql.external_tables import ExternalTables, read_external_tables
 from penstock.indexing.batch.sql.statement_tokens import StatementTokens
@@ -66,9 +68,7 @@ def parse_ingest(sql: str, *, context: Mapping[str, JsonValue] | None = None) ->
     found = statement_tokens(sql)
     while found and found[-1].text == ";":
         found.pop()
-    check_sizes(sql, found)
-    check_values(sql, found)
-    check_calls(sql, found)
+    check_variables(sql)
     externs = read_external_tables(sql, found)
     reader = StatementTokens(sql, found)
     replaces = reader.take("INSERT", "REPLACE").text == "REPLACE"
@@ -81,12 +81,12 @@ def parse_ingest(sql: str, *, context: Mapping[str, JsonValue] | None = None) ->
     overwrite = _overwrite(reader) if replaces else None
     if not replaces and reader.sees("OVERWRITE"):
         raise reader.wrong("INSERT overwrites nothing: use REPLACE INTO, or omit OVERWRITE")
-    query, partitioned_by, clustered_by = _query(reader, externs)
+    checked, partitioned_by, clustered_by = _query(reader, externs)
     value: dict[str, JsonValue] = {
         "type": "query_controller",
         "dataSource": datasource,
         "sql": externs.shown,
-        "query": query,
+        "query": checked.text.strip(),
         "partitionedBy": partitioned_by,
         "clusteredBy": list(clustered_by),
         "context": dict(context or {}),
@@ -100,17 +100,17 @@ def parse_ingest(sql: str, *, context: Mapping[str, JsonValue] | None = None) ->
             value[name] = setting
     spec = parse_batch_task(value)
     assert isinstance(spec, SqlIngestSpec)
-    _check_time(spec)
+    _check_time(spec, checked.root)
     return spec
 
 
-def _check_time(spec: SqlIngestSpec) -> None:
+def _check_time(spec: SqlIngestSpec, query: tree.Query) -> None:
     """Refuse a query that certainly has no time column, so that its task does not fail later."""
     externs = {
         extern_name(number): any(column.name.lower() == TIME_COLUMN for column in one.signature)
         for number, one in enumerate(spec.externs, 1)
     }
-    if not may_give(tokens(spec.query), TIME_COLUMN, externs):
+    if not may_give(query, TIME_COLUMN, externs):
         raise InvalidRequest(
             f"the query returns no column {TIME_COLUMN}, which each row needs (PARTITIONED BY"
             f" {spec.segment_granularity}): add one, such as TIMESTAMP '2024-01-01' AS"
@@ -141,7 +141,9 @@ def _time_range(reader: StatementTokens) -> Interval:
     start_ms = end_ms = None
     for number in range(2):
         if number:
-            reader.take("AND")
+            if not reader.sees("AND"):
+                raise reader.wrong(f"the interval needs a start and an end: {_OVERWRITE}")
+            reader.at += 1
         if reader.name("__time").lower() != "__time":
             reader.at -= 1
             raise reader.wrong(f"only __time can be compared: {_OVERWRITE}")
@@ -166,7 +168,9 @@ def _time(reader: StatementTokens) -> int:
     return parse_time(reader.text("a time").replace(" ", "T"))
 
 
-def _query(reader: StatementTokens, externs: ExternalTables) -> tuple[str, str, tuple[str, ...]]:
+def _query(
+    reader: StatementTokens, externs: ExternalTables
+) -> tuple[CheckedQuery, str, tuple[str, ...]]:
     """Return the query, its time chunks and the columns it is sorted by."""
     first = reader.at
     if not (reader.token.text in {"SELECT", "WITH", "VALUES", "TABLE"} or reader.sees("(")):
@@ -181,8 +185,7 @@ def _query(reader: StatementTokens, externs: ExternalTables) -> tuple[str, str, 
     else:
         raise InvalidRequest(f"specify the time chunks: {_PARTITIONED}", place="query")
     begin, end = reader.found[first].position, reader.token.position
-    check_unquoted(reader.sql, externs.outside(reader.found[first : reader.at]))
-    check_clauses(reader.sql, reader.found[first : reader.at])
+    checked = checked_query(blank(reader.sql[:begin]) + externs.query(begin, end), begin)
     reader.at += 2
     granularity = _granularity(reader)
     clustered: list[str] = []
@@ -194,7 +197,7 @@ def _query(reader: StatementTokens, externs: ExternalTables) -> tuple[str, str, 
             clustered.append(reader.name("a column's name"))
     if reader.at < len(reader.found):
         raise reader.wrong("the end of the statement is expected")
-    return externs.query(begin, end).strip(), granularity, tuple(clustered)
+    return checked, granularity, tuple(clustered)
 
 
 def _granularity(reader: StatementTokens) -> str:

@@ -68,7 +68,7 @@ class StatementTokens:
         if not token.is_text:
             raise self.wrong(f"{what} is expected, in single quotes")
         self.at += 1
-        return token.raw[1:-1]
+        return token.raw[2:-1] if token.raw[0] in "rR" else token.raw[1:-1]
 
     def is_query(self) -> bool:
         """Return whether a parenthesis that comes next encloses a query."""

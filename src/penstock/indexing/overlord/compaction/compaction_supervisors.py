@@ -76,6 +76,10 @@ class CompactionSupervisors:
             raise not_read(supervisor_id, self._unread[supervisor_id])
         return self._specs[supervisor_id]
 
+    def is_unread(self, supervisor_id: str) -> bool:
+        """Return whether a supervisor's stored spec is invalid."""
+        return supervisor_id in self._unread
+
     def keep(self, specs: Iterable[CompactionSupervisorSpec]) -> None:
         """Add specs that are stored."""
         for spec in specs:

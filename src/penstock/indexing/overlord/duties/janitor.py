@@ -1,6 +1,7 @@
-"""Janitor duty: removes overshadowed segments, orphaned files, pending segments and old tasks.
+"""Janitor duty: removes overshadowed segments, orphaned files, pending segments and old records.
 
-`JanitorDuty` removes only data that has been unused for longer than any running task can need it.
+`JanitorDuty` removes only data that has been unused for longer than any running task can need it:
+also tasks that ended long ago, and records of publishes without segments.
 Files of segments that were marked unused stay, because deleting data is a user's decision.
 `OvershadowedSegments` marks segments unused that newer ones hide completely: it checks all
 intervals first and later only those that received segments, because a removed segment hides
@@ -20,9 +21,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError, counted
-from penstock.core.timeline.timeline import Timeline
 from penstock.indexing.overlord.duties.duty import before_all_tasks
-from penstock.segments.segment_summary import summarized
+from penstock.indexing.specs.batch.spark_write import FILES_AGE_MAX_MS
+from penstock.segments.segment_summary import hidden_ids
+from penstock.storage.metadata.segment_overview import load_specs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -113,13 +115,8 @@ def _time_ranges(
 def _hidden(
     datasource: str, interval: Interval, overview: SegmentOverview
 ) -> tuple[int, list[str]]:
-    """Return the revision and the ids of segments that are hidden within an interval.
-
-    A segment that crosses an end of the interval is never reported as hidden.
-    """
-    timeline = Timeline.of(summarized(overview.texts(datasource, interval)))
-    hidden = timeline.find_fully_overshadowed()
-    return overview.revision, [chunk.item.id for piece in hidden for chunk in piece.chunks]
+    """Return the revision, and the ids of segments that are hidden within an interval."""
+    return overview.revision, hidden_ids(overview, datasource, interval)
 
 
 CLOCKS_APART_MS: Final = 600_000
@@ -152,6 +149,7 @@ class SweepReport:
     files_deleted: int = 0
     places_freed: int = 0
     tasks_forgotten: int = 0
+    publishes_forgotten: int = 0
 
 
 class JanitorDuty:
@@ -164,7 +162,8 @@ class JanitorDuty:
         interval_ms: Period of the duty.
         orphan_age_ms: A file that no segment refers to is deleted at this age, unless a task of
             the same age is still active and may publish it.
-        task_age_ms: A task is deleted this long after it ended.
+        task_age_ms: A task is deleted this long after it ended, and the record of a publish of
+            which no segment exists any longer this long after the publish.
         marks_after_ms: Time after the start of the term before overshadowed segments are first
             marked unused, so that users can notice errors of a new leader.
     """
@@ -191,6 +190,7 @@ class JanitorDuty:
         # A duty is created when its term starts.
         self._marks_from_s = clock.monotonic_s() + marks_after_ms / 1_000
         self._overshadowed = OvershadowedSegments(metadata)
+        self._publishes_after = 0
 
     def run(self) -> None:
         """Run one round; the next round retries failed work. Raises as `sweep`."""
@@ -206,18 +206,25 @@ class JanitorDuty:
             Fenced: Another overlord leads now.
         """
         now_ms = self._clock.now_ms()
-        # A running task may still publish a file, or a pending segment, that is as old as the task.
-        before_ms = before_all_tasks(self._metadata, now_ms - self._orphan_age_ms, CLOCKS_APART_MS)
+        # A running task may still publish a pending segment that is as old as the task, and files
+        # that Spark wrote before the task was submitted.
+        before_ms = before_all_tasks(
+            self._metadata, now_ms - self._orphan_age_ms, CLOCKS_APART_MS + FILES_AGE_MAX_MS
+        )
         # Rows first, because these writes detect that the term is over.
         places_freed = self._metadata.segments.delete_pending(created_before_ms=before_ms)
         tasks_forgotten = self._metadata.tasks.delete_complete(
             ended_before_ms=now_ms - self._task_age_ms
+        )
+        publishes_forgotten, self._publishes_after = self._metadata.publishes.forget(
+            before_ms=now_ms - self._task_age_ms, after=self._publishes_after
         )
         return SweepReport(
             marked_unused=self._mark_overshadowed(),
             files_deleted=self._delete_orphans(before_ms),
             places_freed=places_freed,
             tasks_forgotten=tasks_forgotten,
+            publishes_forgotten=publishes_forgotten,
         )
 
     def _mark_overshadowed(self) -> int:
@@ -227,7 +234,7 @@ class JanitorDuty:
 
     def _delete_orphans(self, before_ms: int) -> int:
         known = self._metadata.segment_overviews.read(
-            lambda overview: self._deep_store.known_files(overview.load_specs())
+            lambda overview: self._deep_store.known_files(load_specs(overview))
         )
         deleted = 0
         for load_spec in self._deep_store.list_orphans(known, modified_before_ms=before_ms):

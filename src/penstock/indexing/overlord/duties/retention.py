@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import InvalidRequest, counted
-from penstock.core.intervals import Interval
-from penstock.indexing.specs.retention_rules import action_for, can_drop, parse_rules
+from penstock.core.errors import counted
+from penstock.indexing.specs.retention_rules import can_drop, dropped, readable_rules
 from penstock.storage.metadata.tables.configuration import DEFAULT_RULES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from penstock.core.clock import Clock
     from penstock.indexing.specs.retention_rules import Rule
@@ -46,7 +45,7 @@ class RetentionDuty:
         stored = self._metadata.rules.every()
         if not stored:
             return
-        rules = _readable(stored)
+        rules = readable_rules(stored)
         now_ms = self._clock.now_ms()
         doomed = self._metadata.segment_overviews.read(
             lambda overview: dropped(overview.time_chunks(_droppable(rules)), rules, now_ms)
@@ -90,40 +89,7 @@ class ChangedRules:
             self._applied = stored
 
 
-def dropped(
-    chunks: Iterable[tuple[str, int, int]], rules: Mapping[str, Sequence[Rule]], now_ms: int
-) -> list[tuple[str, Interval]]:
-    """Return the time chunks whose segments the rules drop. Pure.
-
-    Args:
-        chunks: Datasources, starts and ends of used segments.
-        rules: Rules by datasource; those under ``_default`` apply to all, after its own.
-        now_ms: The current time.
-    """
-    default = rules.get(DEFAULT_RULES, ())
-    of_datasource = {name: (*own, *default) for name, own in rules.items()}
-    return [
-        (datasource, interval)
-        for datasource, *times in chunks
-        for interval in (Interval(*times),)
-        if not action_for(interval, of_datasource.get(datasource, default), now_ms).is_used
-    ]
-
-
 def _droppable(rules: Mapping[str, Sequence[Rule]]) -> list[str] | None:
     """Return the datasources of which a rule may drop segments; None: all."""
     dropping = [name for name, own in rules.items() if any(can_drop(rule) for rule in own)]
     return None if DEFAULT_RULES in dropping else dropping
-
-
-def _readable(stored: Mapping[str, RuleRow]) -> dict[str, tuple[Rule, ...]]:
-    """Return the rules of each datasource; invalid rules are replaced by keeping everything."""
-    keep = parse_rules([{"type": "loadForever"}])
-    rules = {}
-    for name, row in stored.items():
-        try:
-            rules[name] = parse_rules([dict(rule) for rule in row.rules])  # type: ignore[arg-type]  # it was stored as JSON
-        except InvalidRequest as error:
-            _log.error("the rules of %s are invalid, so nothing is dropped: %s", name, error)
-            rules[name] = keep
-    return rules

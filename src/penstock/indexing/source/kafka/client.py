@@ -30,8 +30,10 @@ except ImportError as error:  # pragma: no cover - a machine without the extra
     ) from error
 
 from penstock.core.errors import Dependency, InvalidRequest, NotFound, PenstockError, Unavailable
-from penstock.indexing.kafka_settings import PLACE, READ_COMMITTED
-from penstock.indexing.secrets import is_secret_setting
+from penstock.core.guarded_connections import NETWORK_GUARD
+from penstock.core.network_guard import NetworkDestination
+from penstock.indexing.kafka_settings import PLACE, READ_COMMITTED, destinations
+from penstock.indexing.secrets import may_be_secret
 from penstock.indexing.source.kafka.kafka_protocols import (
     KafkaRecords,
     OffsetsGoneError,
@@ -72,10 +74,16 @@ _READING: Final = ("check.", "fetch.", "max.partition.", "queued.max.messages.kb
 
 
 class ConfluentAdmin:
-    """Queries a cluster. See `KafkaAdmin`."""
+    """Queries a cluster. See `KafkaAdmin`.
+
+    librdkafka resolves names and connects by itself, so the hosts of the settings are checked
+    before it exists, and the brokers that the cluster announces with each description.
+    """
 
     def __init__(self, settings: Settings) -> None:
         given = dict(settings)
+        for destination in destinations(given):
+            NETWORK_GUARD.check(destination)
         committed = given.pop("isolation.level", READ_COMMITTED) == READ_COMMITTED
         self._isolation = (
             IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
@@ -92,6 +100,8 @@ class ConfluentAdmin:
         try:
             self._client.poll(0)
             cluster = self._client.list_topics(topic, timeout=_ANSWER_S)
+            for broker in cluster.brokers.values():
+                NETWORK_GUARD.check(NetworkDestination("kafka", str(broker.host), int(broker.port)))
             found = cluster.topics[topic]
             if found.error is not None:
                 raise translated(found.error, f"topic {topic}")
@@ -219,6 +229,6 @@ def _made(make: Callable[[], T], settings: Settings) -> T:
     except (KafkaException, TypeError, ValueError) as error:
         text = str(error.args[0].str() if isinstance(error, KafkaException) else error)
         for name, value in settings:
-            if value and is_secret_setting(name):
+            if value and may_be_secret(name):
                 text = text.replace(value, "(hidden)")
         raise InvalidRequest(f"Kafka's client refuses its settings: {text}", place=PLACE) from None

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.indexing.kafka_settings import Setting, Settings
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.source.kafka.kafka_protocols import Connect, KafkaAdmin
+    from penstock.storage.secrets.secret_sources import Secrets
 
 _POLL_S: Final = 0.25
 _BACKLOG_RECORDS: Final = 10_000
@@ -43,7 +44,7 @@ class KafkaSupplier:
         clock: Used to wait for new records.
         topic: Its name.
         settings: Settings of the client, as `kafka_settings.checked` returns them.
-        environment: Environment variables that hold the secrets.
+        secrets: The secrets of this process.
     """
 
     def __init__(
@@ -52,12 +53,12 @@ class KafkaSupplier:
         clock: Clock,
         topic: str,
         settings: Mapping[str, Setting],
-        environment: Mapping[str, str],
+        secrets: Secrets,
     ) -> None:
         self._connect = connect
         self._clock = clock
         self._given = settings
-        self._environment = environment
+        self._secrets = secrets
         self._condition = threading.Condition()
         self._opened: tuple[KafkaAdmin, Settings] | None = None
         self._record_bytes = 0
@@ -121,7 +122,7 @@ class KafkaSupplier:
         return found
 
     def _times(self, partition: int, start: int, most: int) -> list[int]:
-        settings = resolved(self._given, self._environment)
+        settings = resolved(self._given, self._secrets)
         log = self._connect.log(
             (*settings, *_FEW_RECORDS), self.stream, partition, start, whole=True
         )
@@ -140,7 +141,7 @@ class KafkaSupplier:
 
     def _open(self) -> tuple[KafkaAdmin, Settings]:
         if self._opened is None:
-            settings = resolved(self._given, self._environment)
+            settings = resolved(self._given, self._secrets)
             self._opened = self._connect.admin(settings), settings
         return self._opened
 

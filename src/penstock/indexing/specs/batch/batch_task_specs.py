@@ -14,6 +14,7 @@ from penstock.core.intervals import Interval
 from penstock.indexing.lock_intent import LockIntent
 from penstock.indexing.specs.batch.compact import CompactSpec
 from penstock.indexing.specs.batch.index_parallel import IndexParallelSpec
+from penstock.indexing.specs.batch.spark_write import SparkWriteSpec
 from penstock.indexing.specs.batch.sql_ingest import SqlIngestSpec
 from penstock.indexing.specs.batch.task import RESOURCE_REFUSAL, BatchTask
 from penstock.indexing.specs.errors import Mistake, SpecError, did_you_mean, shown
@@ -73,7 +74,9 @@ class NoopSpec(BatchTask):
         return ()
 
 
-BatchTaskSpec = IndexParallelSpec | CompactSpec | KillSpec | NoopSpec | SqlIngestSpec
+BatchTaskSpec = (
+    IndexParallelSpec | CompactSpec | KillSpec | NoopSpec | SparkWriteSpec | SqlIngestSpec
+)
 _TYPES: Final[Mapping[str, type[BatchTaskSpec]]] = {
     "index_parallel": IndexParallelSpec,
     "index": IndexParallelSpec,
@@ -81,6 +84,7 @@ _TYPES: Final[Mapping[str, type[BatchTaskSpec]]] = {
     "kill": KillSpec,
     "noop": NoopSpec,
     "query_controller": SqlIngestSpec,
+    "index_spark": SparkWriteSpec,
 }
 BATCH_TASK_TYPES: Final = tuple(_TYPES)
 _OF_SUPERVISORS: Final = "supervisors create the tasks of streams: submit a supervisor"

@@ -32,6 +32,7 @@ class SqlIngestSpec(BatchTask):
     `sql` is the whole statement, for display; `query` selects its rows, with a column `__time`.
     `overwrite` lists the intervals of a REPLACE, ``["all"]`` for all of time; empty for an INSERT.
     `query` reads the first of `externs` by the name `__penstock_extern_1`, and so on.
+    `reads` lists the datasources that it may read, because its submitter may; None means all.
     """
 
     type: Literal["query_controller"] = "query_controller"
@@ -44,6 +45,9 @@ class SqlIngestSpec(BatchTask):
     rows_per_segment: Count = Field(default=3_000_000, ge=1)
     externs: tuple[ExternTable, ...] = Field(default=(), max_length=_EXTERNS_MAX)
     max_parse_exceptions: Count = Field(default=0, ge=-1)
+    # The overlord replaces the value of a submitted spec. Left out if it is None, because peons of
+    # earlier releases do not know the field.
+    reads: tuple[str, ...] | None = Field(default=None, exclude_if=lambda value: value is None)
 
     default_priority: ClassVar[int] = BATCH_PRIORITY
 

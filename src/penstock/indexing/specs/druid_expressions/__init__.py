@@ -7,15 +7,19 @@ it has Druid's meaning: `||` is or, `^` is a power, `substring` counts from 0.
 
 from penstock.indexing.specs.druid_expressions.expression_dialect import as_spark_sql, is_druids
 from penstock.indexing.specs.druid_expressions.parser import parse
-from penstock.indexing.specs.druid_expressions.translation import translate
+from penstock.indexing.specs.druid_expressions.time_functions import date_pattern
+from penstock.indexing.specs.druid_expressions.translation import translate, type_of
 from penstock.indexing.specs.druid_expressions.tree import (
     Binary,
     Expression,
     FunctionCall,
     Literal,
     Name,
+    Type,
     Unary,
+    Written,
     as_text,
+    with_names,
 )
 
 __all__ = [
@@ -24,10 +28,15 @@ __all__ = [
     "FunctionCall",
     "Literal",
     "Name",
+    "Type",
     "Unary",
+    "Written",
     "as_spark_sql",
     "as_text",
+    "date_pattern",
     "is_druids",
     "parse",
     "translate",
+    "type_of",
+    "with_names",
 ]

@@ -15,8 +15,8 @@ from itertools import pairwise
 from typing import Final
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.sql_text import Token, check_expression, tokens
-from penstock.core.sql_values import check_values
+from penstock.core.sql.checked_expression import check_expression
+from penstock.core.sql_text import Token, tokens
 from penstock.indexing.specs.druid_expressions.functions import DRUIDS_ALONE
 from penstock.indexing.specs.druid_expressions.parser import parse
 from penstock.indexing.specs.druid_expressions.translation import translate
@@ -47,16 +47,11 @@ def as_spark_sql(text: str, *, condition: bool = False) -> str:
         InvalidRequest: It is invalid in both, runs other code, or has no exact translation.
     """
     if not is_druids(text):
-        _check(text)
+        check_expression(text)
         return text
     translated = translate(parse(text), condition=condition)
-    _check(translated)
+    check_expression(translated)
     return translated
-
-
-def _check(expression: str) -> None:
-    check_expression(expression)
-    check_values(expression, tokens(expression))
 
 
 def is_druids(text: str) -> bool:

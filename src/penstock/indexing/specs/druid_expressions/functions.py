@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
-Type = Literal["LONG", "DOUBLE", "STRING", "BOOLEAN"]
+from penstock.indexing.specs.druid_expressions.tree import Type
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ def translate_time(node: FunctionCall, value: Translate) -> str:
             return f"CAST({found} AS BIGINT)"
         case "timestamp_format", 1 | 2 | 3:
             _check_zone(arguments[2:])
-            pattern = _pattern(arguments[1]) if len(arguments) > 1 else _ISO_PATTERN
+            pattern = date_pattern(_text(arguments[1])) if len(arguments) > 1 else _ISO_PATTERN
             return f"DATE_FORMAT({_instant(millis)}, {_quoted(pattern)})"
         case _:
             raise InvalidRequest(f"{node.function}() does not take {len(arguments)} arguments")
@@ -89,7 +89,7 @@ def _parsed(arguments: tuple[Expression, ...], value: Translate) -> str:
     text = value(arguments[0])
     if len(arguments) == 1 or arguments[1] == Literal(None):
         return f"UNIX_MILLIS(CAST({text} AS TIMESTAMP))"
-    return f"UNIX_MILLIS(TO_TIMESTAMP({text}, {_quoted(_pattern(arguments[1]))}))"
+    return f"UNIX_MILLIS(TO_TIMESTAMP({text}, {_quoted(date_pattern(_text(arguments[1])))}))"
 
 
 def _floor(millis: str, period: Period, origin_ms: int) -> str:
@@ -153,8 +153,12 @@ def _check_zone(rest: tuple[Expression, ...]) -> None:
             )
 
 
-def _pattern(node: Expression) -> str:
-    text = _text(node)
+def date_pattern(text: str | None) -> str:
+    """Return a date pattern of Joda if it means the same in Spark.
+
+    Raises:
+        InvalidRequest: It has other letters, or None is given.
+    """
     if text is None or len(text) > 200 or not _PATTERN.fullmatch(text):
         raise InvalidRequest(
             "the date pattern must be written out, with yyyy, MM, dd, HH, mm, ss, SSS and quoted"

@@ -18,7 +18,6 @@ from penstock.indexing.specs.druid_expressions.functions import (
     SPECIAL,
     TEMPLATES,
     TIME_FUNCTIONS,
-    Type,
 )
 from penstock.indexing.specs.druid_expressions.time_functions import translate_time
 from penstock.indexing.specs.druid_expressions.tree import (
@@ -27,7 +26,9 @@ from penstock.indexing.specs.druid_expressions.tree import (
     FunctionCall,
     Literal,
     Name,
+    Type,
     Unary,
+    Written,
     as_text,
 )
 
@@ -42,6 +43,8 @@ _CASTS: Final[dict[str, tuple[str, Type]]] = {
 }
 _TEXT_ESCAPES: Final = str.maketrans({"\\": "\\\\", "'": "\\'"})
 _TO_THE_END: Final = -1
+# A function may repeat its argument, so the text doubles with each level.
+_TRANSLATED_MAX: Final = 100_000
 
 
 def translate(node: Expression, *, condition: bool = False) -> str:
@@ -80,6 +83,8 @@ def type_of(node: Expression) -> Type | None:
             return None if value is None else "LONG" if isinstance(value, int) else "DOUBLE"
         case Name(name):
             return "LONG" if name.lower() == _TIME_COLUMN else None
+        case Written():
+            return node.type
         case Unary(operator, operand):
             return "BOOLEAN" if operator == "!" else type_of(operand)
         case Binary(operator, left, right):
@@ -101,8 +106,9 @@ def _type_of_operator(operator: str, left: Type | None, right: Type | None) -> T
 
 def _type_of_call(node: FunctionCall) -> Type | None:
     name, arguments = node.function, node.arguments
-    if name in {"nvl", "coalesce"} and "STRING" in map(type_of, arguments):
-        return "STRING"
+    if name in {"nvl", "coalesce"}:
+        types = {type_of(one) for one in arguments}
+        return "STRING" if "STRING" in types else types.pop() if len(types) == 1 else None
     if name in TEMPLATES:
         return TEMPLATES[name].gives
     if name in TIME_FUNCTIONS:
@@ -117,6 +123,16 @@ def _type_of_call(node: FunctionCall) -> Type | None:
 
 
 def _sql(node: Expression) -> str:
+    text = _text_of(node)
+    if len(text) > _TRANSLATED_MAX:
+        raise InvalidRequest(
+            f"the expression takes more than {_TRANSLATED_MAX} characters in Spark SQL, because"
+            " some functions repeat their arguments there: nest fewer of them"
+        )
+    return text
+
+
+def _text_of(node: Expression) -> str:
     match node:
         case Literal(value):
             return _literal(value)
@@ -125,8 +141,14 @@ def _sql(node: Expression) -> str:
             mark = "`" if "\\" in name else '"'
             quoted = mark + name.replace(mark, mark * 2) + mark
             return f"UNIX_MILLIS({quoted})" if name.lower() == _TIME_COLUMN else quoted
+        case Written():
+            return node.sql
         case Unary(operator, operand):
-            return f"(NOT {_condition(operand)})" if operator == "!" else f"(-{_value(operand)})"
+            if operator == "!":
+                return f"(NOT {_condition(operand)})"
+            value = _value(operand)
+            # Two signs in a row would begin a comment.
+            return f"(- {value})" if value.startswith("-") else f"(-{value})"
         case Binary():
             return _operator(node)
         case FunctionCall():

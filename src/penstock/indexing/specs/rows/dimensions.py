@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from penstock.indexing.specs.scalars import ColumnName, Count, Flag
-from penstock.indexing.specs.spec_base import Found, IgnoredValue, SpecModel, mistakes
+from penstock.indexing.specs.spec_base import Found, SpecModel, mistakes
 
 # A file has statistics of each column; no table is intentionally that wide.
 COLUMNS_MAX: Final = 10_000
@@ -24,6 +24,9 @@ class Dimension(SpecModel):
     duplicates are also removed.
     Text longer than `max_string_length` is cut to that number of characters, except text in
     brackets, such as a list, which would then be invalid.
+    With `create_bitmap_index`, files have a Bloom filter of the values if there are many different
+    ones, so that a search for one of them reads few files. Text has it by default; numbers of type
+    `long` can have it.
     """
 
     name: ColumnName
@@ -34,7 +37,8 @@ class Dimension(SpecModel):
         default=None, ge=1, le=_CHARACTERS_MAX, exclude_if=lambda value: value is None
     )
 
-    without_effect: ClassVar[Mapping[str, IgnoredValue]] = {"createBitmapIndex": IgnoredValue.FLAG}
+    # Left out if not set, too.
+    create_bitmap_index: Flag | None = Field(default=None, exclude_if=lambda value: value is None)
 
     @field_validator("multi_value_handling", mode="before")
     @classmethod
@@ -58,6 +62,20 @@ class Dimension(SpecModel):
             return self
         # Druid writes it for every column, but it only applies to text.
         return self.model_copy(update={"multi_value_handling": None})
+
+    @model_validator(mode="after")
+    def _leave_out_default(self) -> Dimension:
+        # Druid writes it for every column, and names of streaming tasks depend on the schema.
+        if self.create_bitmap_index is (self.type == "string"):
+            return self.model_copy(update={"create_bitmap_index": None})
+        return self
+
+    @property
+    def has_value_index(self) -> bool:
+        """Whether files have an index of its values: text unless forbidden, numbers if asked."""
+        if self.type == "string":
+            return self.create_bitmap_index is None
+        return self.type == "long" and self.create_bitmap_index is True
 
     @property
     def has_sets(self) -> bool:

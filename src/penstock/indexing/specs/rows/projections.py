@@ -126,6 +126,8 @@ class GroupingColumn(Dimension):
 
     name: _NameText
 
+    without_effect: ClassVar[Mapping[str, IgnoredValue]] = {"createBitmapIndex": IgnoredValue.FLAG}
+
 
 def _named(value: object) -> object:
     return {"name": value} if isinstance(value, str) else value

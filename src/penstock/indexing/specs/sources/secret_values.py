@@ -1,21 +1,21 @@
-"""A secret of a spec: text, or the name of the variable that holds it.
+"""A secret of a spec: a reference, `secret://NAME`, or the name of a variable, or text.
 
-Owns the forms, including Druid's, and the variables that a spec may name. `indexing.secrets` masks
-secrets for display.
+Owns the forms, including Druid's, the variables that a spec may name, and the lookup of the value
+in the process that uses it. `indexing.secrets` masks secrets for display, and
+`storage.secrets.secret_sources` finds the value of a reference.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, field_validator
 
-from penstock.indexing.specs.spec_base import Found, SpecModel, mistake, mistakes
-
-# A task reads only variables with this prefix: others of its process hold the service's own
-# secrets, which a spec could otherwise send to any host.
-VARIABLE_PREFIX: Final = "PENSTOCK_INPUT_"
+from penstock.core.errors import InvalidRequest
+from penstock.core.secret_names import INPUT_VARIABLES, SCHEME, is_reference, referenced_name
+from penstock.indexing.specs.spec_base import Found, SpecModel, as_mistake, mistake, mistakes
+from penstock.storage.secrets.secret_sources import Secrets
 
 
 class EnvironmentSecret(SpecModel):
@@ -27,9 +27,9 @@ class EnvironmentSecret(SpecModel):
     @field_validator("variable")
     @classmethod
     def _check_variable(cls, name: str) -> str:
-        if not re.fullmatch(rf"{VARIABLE_PREFIX}[A-Za-z0-9_]+", name):
+        if not re.fullmatch(rf"{INPUT_VARIABLES}[A-Za-z0-9_]+", name):
             raise mistake(
-                f"cannot be read by a spec: name the variable {VARIABLE_PREFIX}…,"
+                f"cannot be read by a spec: name the variable {INPUT_VARIABLES}…,"
                 " and set it where tasks run"
             )
         return name
@@ -38,9 +38,14 @@ class EnvironmentSecret(SpecModel):
 def _secret(value: object) -> object:
     """Accept a secret in Druid's forms, too. Errors do not contain it."""
     if isinstance(value, str):
+        with as_mistake():
+            referenced_name(value)
         return value
     if not isinstance(value, dict):
-        raise mistake("must be text, or an object of type environment with the name of a variable")
+        raise mistake(
+            f"must be text, or an object of type environment with the name of a variable: best"
+            f" {SCHEME}NAME"
+        )
     kind = value.get("type", "default" if "password" in value else "environment")
     fields = {"default": "password", "environment": "variable"}
     if not isinstance(kind, str) or kind not in fields:
@@ -67,3 +72,40 @@ Secret = Annotated[EnvironmentSecret | str, BeforeValidator(_secret)]
 """A secret: its text, or its variable."""
 SecretSetting = Annotated[str | int | bool | EnvironmentSecret, BeforeValidator(_setting)]
 """A setting that may be a secret."""
+
+
+def resolved(given: EnvironmentSecret | str, secrets: Secrets, place: str) -> str:
+    """Return the value of a secret. Call it in the process that uses the value, and late.
+
+    Args:
+        given: The secret in a spec.
+        secrets: The secrets of this process.
+        place: The field, for errors.
+
+    Raises:
+        InvalidRequest: It has no value here.
+        CorruptData: The file of sealed secrets is damaged.
+        Unavailable: The command that prints it fails.
+    """
+    if isinstance(given, str):
+        return secrets.text(given, place)
+    found = secrets.variables.get(given.variable)
+    if found is None:
+        raise InvalidRequest(
+            f"the variable {given.variable} is not set where this runs: set it where Penstock is"
+            f" started, and restart it; or use {SCHEME}NAME after `penstock secret set NAME`",
+            place=place,
+        )
+    return found
+
+
+def check_whole_reference(text: str) -> None:
+    """Check a value that may be a reference as a whole, such as that of an HTTP header.
+
+    Raises:
+        InvalidRequest: It has a reference among other text, or an invalid one.
+    """
+    if referenced_name(text) is None and not is_reference(text) and SCHEME in text:
+        raise InvalidRequest(
+            f"{SCHEME}NAME must be the whole value: store the text around it in the secret, too"
+        )

@@ -2,7 +2,7 @@
 
 Owns the conversion of Avro's types: numbers, texts, bytes and times become Arrow columns; records,
 lists, maps and values of several types in one batch become JSON text. One worker reads a whole
-file with fastavro, an optional package, because PySpark does not include Spark's Avro reader.
+file with fastavro, because PySpark does not include Spark's Avro reader.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import ModuleType
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
+import fastavro
 import pyarrow as pa
 
 from penstock.core.avro_bounds import (
     BLOCK_BYTES_MAX,
     AvroBlock,
+    AvroBlocks,
     bounded_blocks,
     gathered_records,
 )
@@ -71,15 +72,6 @@ _NAMED: Final[Mapping[str, AvroType]] = {
 _LOGICAL: Final[Mapping[str, AvroType]] = {"decimal": "double"}
 
 
-def check_installed() -> None:
-    """Refuse Avro if its package is missing.
-
-    Raises:
-        InvalidRequest: The package is not installed.
-    """
-    _fastavro()
-
-
 def avro_columns(file: InputFile) -> dict[str, AvroType]:
     """Return the columns of a file.
 
@@ -91,7 +83,7 @@ def avro_columns(file: InputFile) -> dict[str, AvroType]:
     with opened(file) as stored, _translated(file, _Reached(stored)):
         return {
             str(field["name"]): _type_of(field["type"])
-            for field in _fields(file, _fastavro().block_reader(stored).writer_schema)
+            for field in _fields(file, fastavro.block_reader(stored).writer_schema)
         }
 
 
@@ -113,10 +105,10 @@ def read_avro(
     at = 0
     reached = _Reached(stored)
     with _translated(file, reached):
-        blocks = _fastavro().block_reader(stored)
+        blocks = fastavro.block_reader(stored)
         fields = (str(field["name"]) for field in _fields(file, blocks.writer_schema))
         names = [name for name in fields if name in wanted]
-        bounded = bounded_blocks(stored, blocks, file.shown, block_bytes_max)
+        bounded = bounded_blocks(stored, cast("AvroBlocks", blocks), file.shown, block_bytes_max)
         for held in gathered_records(reached.blocks(bounded), BATCH_ROWS):
             batch = _batch(held, names)
             held.clear()  # before reading the next ones
@@ -193,20 +185,8 @@ def _translated(file: InputFile, reached: _Reached) -> Iterator[None]:
         yield
     except MemoryError:
         raise out_of_memory(f"reading {file.shown}") from None
-    except (*_BROKEN, _fastavro().schema.SchemaParseException) as error:
+    except (*_BROKEN, fastavro.schema.SchemaParseException) as error:
         if is_out_of_memory(error):
             raise out_of_memory(f"reading {file.shown}") from None
         reason = f"{str(error) or type(error).__name__}: check that the file is complete and Avro"
         raise CorruptData(file.shown, reached.byte(), reason) from None
-
-
-def _fastavro() -> ModuleType:
-    """Return the package, imported when Avro is used."""
-    try:
-        import fastavro  # noqa: PLC0415
-    except ImportError:
-        raise InvalidRequest(
-            "Avro needs the package fastavro where tasks run: install it by"
-            " pip install 'penstock-io[avro]', or write the rows as Parquet"
-        ) from None
-    return fastavro

@@ -41,6 +41,7 @@ _Positions = npt.NDArray[np.int64]
 # Python's reader refuses longer values; its default limit is 131,072 bytes.
 _VALUE_CHARS_MAX: Final = 1 << 30
 _HEADER_BYTES_MAX: Final = 8 << 20
+_CONVERT: Final = "convert the file, such as with iconv -f ISO-8859-1 -t UTF-8"
 HEADER_COLUMNS_MAX: Final = 100_000
 """Maximum number of columns of a header."""
 VALUES_MAX: Final = 1_000_000
@@ -171,7 +172,7 @@ class DelimitedParser:
         try:
             values = next(csv.reader([line.decode()], delimiter=self._separator, strict=True))
         except UnicodeDecodeError as error:
-            return f"not UTF-8: {error.reason} at byte {error.start}"
+            return f"not UTF-8: {error.reason} at byte {error.start}: {_CONVERT}"
         except csv.Error as error:
             return f"not delimited text: {error}"
         found: dict[str, Json] = {}
@@ -224,7 +225,11 @@ def typed_columns(lines: Lines, columns: tuple[str, ...], separator: str) -> dic
         )
     except (pa.ArrowInvalid, UnicodeDecodeError):
         return dict.fromkeys(columns, pa.string())
-    return {field.name: field.type for field in table.schema}
+    # A dimension has no type for true and false, so that the text of such a column stays.
+    return {
+        field.name: pa.string() if pa.types.is_boolean(field.type) else field.type
+        for field in table.schema
+    }
 
 
 def header_of(file: InputFile, source: Source) -> tuple[str, ...] | None:
@@ -252,7 +257,12 @@ def header_of(file: InputFile, source: Source) -> tuple[str, ...] | None:
 def _names(line: bytes, file: InputFile, source: Source) -> tuple[str, ...]:
     try:
         names = tuple(next(csv.reader([line.decode()], delimiter=source.separator)))
-    except (UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(
+            f"{file.shown}:{source.skip}: the header is not UTF-8: {error.reason} at byte"
+            f" {error.start}: {_CONVERT}"
+        ) from None
+    except csv.Error as error:
         raise InvalidRequest(f"{file.shown}:{source.skip}: invalid header: {error}") from None
     if len(names) > HEADER_COLUMNS_MAX:
         raise InvalidRequest(

@@ -144,13 +144,15 @@ def inspect_pieces(work: InputWork, batches: Iterable[pa.RecordBatch]) -> Iterat
             for split in work.pieces[number]:
                 source = work.sources[split.file.source]
                 with translated(split.file):
-                    for place, columns in _columns(split, source, work.line_bytes_max):
+                    for place, columns in columns_of_split(split, source, work.line_bytes_max):
                         merge_found(found, columns, f"{split.file.shown}{place}")
             text = json.dumps({"piece": number, "columns": found})
             yield pa.RecordBatch.from_arrays([pa.array([text])], names=["report"])
 
 
-def _columns(split: Split, source: Source, line_bytes_max: int) -> Iterator[tuple[str, Found]]:
+def columns_of_split(
+    split: Split, source: Source, line_bytes_max: int
+) -> Iterator[tuple[str, Found]]:
     """Yield columns of a split, each time with the place in the file as it is shown."""
     if source.kind == "avro":
         yield "", dict(avro_columns(split.file))

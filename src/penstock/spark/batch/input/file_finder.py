@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,11 +17,14 @@ from urllib.parse import urlsplit
 import fsspec
 import orjson
 
+from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest, NotFound
+from penstock.core.network_guard import NetworkDestination
 from penstock.core.read_guard import READ_GUARD, ReadCheck
+from penstock.core.secret_names import is_reference
 from penstock.indexing.batch.batch_engine import CombinedInput, ExternalInput, SegmentInput
 from penstock.indexing.engine import InputUnavailable
-from penstock.indexing.secrets import masked, masked_url
+from penstock.indexing.secrets import HEADER_VALUE, masked, masked_url
 from penstock.indexing.specs import TIME_COLUMN
 from penstock.indexing.specs.input_formats import (
     AvroFormat,
@@ -36,23 +39,25 @@ from penstock.indexing.specs.inputs import (
     InlineInput,
     LocalInput,
     StoredInput,
+    UploadInput,
     input_sources,
 )
 from penstock.indexing.specs.sources.databases import DatabaseInput
-from penstock.indexing.specs.sources.secret_values import EnvironmentSecret
-from penstock.spark.batch.input.avro_files import check_installed
+from penstock.indexing.specs.sources.secret_values import EnvironmentSecret, resolved
 from penstock.spark.batch.input.delimited import header_of
-from penstock.spark.batch.input.file_splits import InputFile, Source
+from penstock.spark.batch.input.file_splits import InputFile, Source, StoreOptions
 from penstock.spark.batch.input.http_files import fetch
 from penstock.spark.batch.input.open_files import (
     UNUSABLE,
     check_readable,
     codec_of,
+    codec_of_content,
     local_size,
     size_of,
 )
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.topic.row_shape import RowShape, TimeField, TimeFormat
+from penstock.storage.uploads import UploadStore
 
 if TYPE_CHECKING:
     from penstock.indexing.specs.input_formats import InputFormat
@@ -85,12 +90,14 @@ class FileFinder:
         scratch: Folder for fetched files.
         options: Limits, and the source of secrets.
         check: Called periodically; raises when the request must end.
+        only_heads: Fetch up to `fetch_bytes_max` of a larger file, instead of refusing it.
     """
 
     time: TimeField | None
     scratch: Path
     options: SparkBatchOptions
     check: Callable[[], None]
+    only_heads: bool = False
     _files: list[InputFile] = field(default_factory=list)
     _sources: list[Source] = field(default_factory=list)
     _made: int = 0
@@ -152,7 +159,7 @@ class FileFinder:
 
     def _add_files(self, wanted: Sequence[SingleInput], format_: InputFormat) -> None:
         number = len(self._sources)
-        source = _source(format_, RowShape((), self.time))
+        source = source_of(format_, RowShape((), self.time))
         self._sources.append(source)
         for single in wanted:
             found = list(self._files_of(single, number, is_text=source.kind in _TEXT_KINDS))
@@ -162,6 +169,13 @@ class FileFinder:
                 columns = header_of(file, source) if source.header else file.columns
                 if columns is not None:  # without a header there are no rows
                     self._files.append(replace(file, columns=columns))
+
+    def each(self, single: SingleInput, *, is_text: bool) -> Iterator[InputFile]:
+        """Yield the files of one input of files, without what their headers say.
+
+        Raises as `find`.
+        """
+        return self._files_of(single, 0, is_text=is_text)
 
     def _files_of(self, single: SingleInput, source: int, *, is_text: bool) -> Iterator[InputFile]:
         guard = READ_GUARD.get()
@@ -179,17 +193,32 @@ class FileFinder:
             case HttpInput():
                 for url in single.uris:
                     yield self._fetched(single, url, source, is_text=is_text)
+            case UploadInput():
+                for upload in single.uploads:
+                    yield self._uploaded(upload, source, is_text=is_text)
             case StoredInput():
-                for url in _urls(single, reads):
-                    check_readable(url, reads)
+                store = self._keys(single)
+                reached: set[NetworkDestination] = set()
+                for url in _urls(single, reads, store, reached):
+                    check_readable(url, reads, reached)
                     codec = codec_of(url) if is_text else None
-                    size = size_of(url)
-                    yield InputFile(url, masked_url(url), size, source, codec, guard=guard)
+                    size = size_of(url, store)
+                    shown = masked_url(url)
+                    yield InputFile(url, shown, size, source, codec, guard=guard, store=store)
             case _:
                 raise InvalidRequest(
                     f"the input {single.type} is read by the task as segments: it cannot be part"
                     " of files"
                 )
+
+    def _uploaded(self, upload_id: str, source: int, *, is_text: bool) -> InputFile:
+        folder = self.options.uploads_folder
+        if folder is None:
+            raise NotFound(f"the upload {upload_id} is not on this host: upload the file again")
+        found = UploadStore(folder, SystemClock()).get(upload_id)
+        # The name is the client's text, so the compression is found by the content.
+        codec = codec_of_content(found.path, found.name) if is_text else None
+        return InputFile(str(found.path), found.name, found.bytes, source, codec)
 
     def _fetched(self, wanted: HttpInput, url: str, source: int, *, is_text: bool) -> InputFile:
         name = urlsplit(url).path.rsplit("/", 1)[-1] or "file"
@@ -199,27 +228,42 @@ class FileFinder:
         size = fetch(
             url,
             path,
-            headers=wanted.request_headers,
+            headers=self._headers(wanted.request_headers),
             auth=None
             if user is None
             else (user, self._secret(password, "httpAuthenticationPassword")),
             bytes_max=self.options.fetch_bytes_max,
             timeout_s=self.options.fetch_timeout_s,
             check=self.check,
+            only_head=self.only_heads,
         )
         return InputFile(str(path), masked_url(url), size, source, codec)
 
     def _secret(self, given: EnvironmentSecret | str | None, field_name: str) -> str:
-        if not isinstance(given, EnvironmentSecret):
-            return given or ""
-        found = self.options.environment.get(given.variable)
-        if found is None:
-            raise InvalidRequest(
-                f"the variable {given.variable} is not set where this task runs: set it in the "
-                "environment of `penstock up`, or of the worker, and restart it; or write"
-                ' {"type": "default", "password": "…"}',
-                place=f"inputSource.{field_name}",
-            )
+        if given is None:
+            return ""
+        return resolved(given, self.options.secrets, f"inputSource.{field_name}")
+
+    def _keys(self, wanted: StoredInput) -> StoreOptions:
+        """Return the options of fsspec for the keys that a spec names."""
+        given = wanted.properties
+        if given is None:
+            return ()
+        key = self._secret(given.access_key_id, "properties.accessKeyId")
+        secret = self._secret(given.secret_access_key, "properties.secretAccessKey")
+        return ("key", key), ("secret", secret)
+
+    def _headers(self, given: Mapping[str, str]) -> dict[str, str]:
+        """Return headers with the values of secrets, which a client would show if they were bad."""
+        found = {}
+        for name, text in given.items():
+            found[name] = self._secret(text, f"requestHeaders.{name}")
+            if is_reference(text) and not HEADER_VALUE.fullmatch(found[name]):
+                raise InvalidRequest(
+                    "the secret is not the value of an HTTP header: it has line breaks, spaces"
+                    " around it, or characters that are not ASCII",
+                    place=f"inputSource.requestHeaders.{name}",
+                )
         return found
 
     def _new_file(self, name: str) -> Path:
@@ -228,7 +272,8 @@ class FileFinder:
         return self.scratch / f"{self._made}-{name}"
 
 
-def _source(format_: InputFormat, shape: RowShape) -> Source:
+def source_of(format_: InputFormat, shape: RowShape) -> Source:
+    """Return how files of a format are read, and the rows made from them."""
     match format_:
         case JsonFormat():
             return Source("json", shape, lines_only=format_.assume_newline_delimited)
@@ -247,7 +292,6 @@ def _source(format_: InputFormat, shape: RowShape) -> Source:
         case OrcFormat():
             return Source("orc", shape, binary_as_string=format_.binary_as_string)
         case AvroFormat():
-            check_installed()
             return Source("avro", shape, binary_as_string=format_.binary_as_string)
 
 
@@ -273,21 +317,26 @@ def _refuse_folder(error: OSError) -> None:
     )
 
 
-def _urls(wanted: StoredInput, reads: ReadCheck) -> list[str]:
+def _urls(
+    wanted: StoredInput,
+    reads: ReadCheck,
+    store: StoreOptions,
+    reached: set[NetworkDestination],
+) -> list[str]:
     urls = list(wanted.urls)
     if wanted.prefixes:
         for prefix in wanted.prefixes:
-            check_readable(prefix, reads)
-        urls = [url for prefix in wanted.prefixes for url in _below(prefix)]
+            check_readable(prefix, reads, reached)
+        urls = [url for prefix in wanted.prefixes for url in _below(prefix, store)]
     if wanted.object_glob is not None:
         glob = wanted.object_glob
         urls = [u for u in urls if fnmatch.fnmatch(u.partition("://")[2], f"*{glob.lstrip('*')}")]
     return urls
 
 
-def _below(prefix: str) -> list[str]:
+def _below(prefix: str, store: StoreOptions) -> list[str]:
     try:
-        fs, path = fsspec.core.url_to_fs(prefix)
+        fs, path = fsspec.core.url_to_fs(prefix, **dict(store))
         found = fs.find(path.rsplit("/", 1)[0])
         return sorted(fs.unstrip_protocol(name) for name in found if name.startswith(path))
     except UNUSABLE as error:

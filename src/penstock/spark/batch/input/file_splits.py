@@ -8,13 +8,16 @@ JSON other than one object a line are never divided.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
 
 from penstock.core.read_guard import ReadGuard
 from penstock.spark.topic.row_shape import RowShape
 
 Kind = Literal["json", "delimited", "parquet", "orc", "avro"]
+
+StoreOptions: TypeAlias = tuple[tuple[str, str], ...]
+"""Options of fsspec for an object store, by name; their values are secret."""
 
 # Weight of a compressed byte relative to an uncompressed one.
 _PACKED: Final = 5
@@ -46,7 +49,8 @@ class InputFile:
 
     With a `clip`, only rows of the time [`clip[0]`, `clip[1]`) are visible. `renamed` are pairs
     of a column's name and the name under which it is read. The `guard` of a file that a spec or a
-    statement names refuses Penstock's own files; other files are chosen by Penstock.
+    statement names refuses Penstock's own files; other files are chosen by Penstock. `store` has
+    the options of fsspec for the file's store, which are secret.
     """
 
     path: str
@@ -58,6 +62,7 @@ class InputFile:
     clip: tuple[int, int] | None = None
     renamed: tuple[tuple[str, str], ...] = ()
     guard: ReadGuard | None = None
+    store: StoreOptions = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Files from HTTP, copied to this host before they are read: bounded, and complete or not at all.
 
-Owns the restrictions: only HTTP and HTTPS, few redirects, a size limit. A password is sent only to
+Owns the restrictions: only HTTP and HTTPS, few redirects, a size limit, and only hosts that
+`core.network_guard` allows, for each redirect. A password is sent only to
 the host for which it was given, and no error shows the secrets of a URL.
 """
 
@@ -32,6 +33,7 @@ def fetch(
     bytes_max: int,
     timeout_s: float,
     check: Callable[[], None],
+    only_head: bool = False,
 ) -> int:
     """Copy the content of a URL to a file; return its size in bytes.
 
@@ -43,19 +45,26 @@ def fetch(
         bytes_max: Size limit of the file.
         timeout_s: Time limit for each read.
         check: Called periodically; raises when the copy must end.
+        only_head: Copy up to `bytes_max` of a larger file, instead of refusing it.
 
     Raises:
         NotFound: The file does not exist.
-        InvalidRequest: The server refuses, redirects too often, or sends too much.
+        InvalidRequest: The server refuses, redirects too often, or sends too much; or tasks must
+            not connect to it.
         InputUnavailable: The server does not answer, or closes the connection early.
     """
     # Imported here: only inputs from HTTP need it.
     import httpx  # noqa: PLC0415
 
+    from penstock.core.guarded_http import GuardedTransport  # noqa: PLC0415
+
     shown = masked_url(url)
     place, origin = url, urlsplit(url)
     try:
-        with httpx.Client(timeout=timeout_s, follow_redirects=False, trust_env=False) as client:
+        transport = GuardedTransport(httpx.create_ssl_context())
+        with httpx.Client(
+            timeout=timeout_s, follow_redirects=False, trust_env=False, transport=transport
+        ) as client:
             for _ in range(REDIRECTS_MAX + 1):
                 parts = urlsplit(place)
                 if parts.scheme not in {"http", "https"}:
@@ -73,7 +82,7 @@ def fetch(
                         place = urljoin(place, answer.headers.get("location", ""))
                         continue
                     _check_status(shown, answer.status_code)
-                    return _save(shown, answer, target, bytes_max, check)
+                    return _save(shown, answer, target, bytes_max, check, only_head=only_head)
     except httpx.InvalidURL as error:
         raise InvalidRequest(f"{shown} is not a supported URL: {error}") from None
     except httpx.HTTPError as error:
@@ -83,7 +92,13 @@ def fetch(
 
 
 def _save(
-    shown: str, answer: httpx.Response, target: Path, bytes_max: int, check: Callable[[], None]
+    shown: str,
+    answer: httpx.Response,
+    target: Path,
+    bytes_max: int,
+    check: Callable[[], None],
+    *,
+    only_head: bool,
 ) -> int:
     size = 0
     # Unchanged: a file that is compressed by its name stays so; a content encoding is removed.
@@ -91,6 +106,9 @@ def _save(
         for data in answer.iter_bytes(_CHUNK_BYTES):
             check()
             size += len(data)
+            if size > bytes_max and only_head:
+                file.write(data[: bytes_max - size])
+                return bytes_max
             if size > bytes_max:
                 raise InvalidRequest(f"{shown} is larger than {bytes_max} bytes: split the file")
             file.write(data)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -99,6 +100,24 @@ class InputWork:
             if self._too_many(report):
                 break
         _leave(reports, Path(self.scratch), number)
+
+    def head(self, split: Split, rows_max: int) -> tuple[list[pa.RecordBatch], SplitReport]:
+        """Return the first rows of a split, as `read` would yield them, and their report.
+
+        Raises:
+            PenstockError: The file cannot be read.
+        """
+        source = self.sources[split.file.source]
+        is_text = source.kind in {"json", "delimited"}
+        report = SplitReport(split.file.path, split.file.shown, split.start, is_text)
+        rows: list[pa.RecordBatch] = []
+        with translated(split.file):
+            read = self._read_text if is_text else self._read_columns
+            for batch in read(split, source, report):
+                rows.append(batch)
+                if report.rows + report.bad >= rows_max:
+                    break
+        return rows, report
 
     def _read_text(
         self, split: Split, source: Source, report: SplitReport
@@ -199,6 +218,39 @@ def reports_of(scratch: Path, pieces: int) -> list[SplitReport]:
     for report in found:
         order.setdefault(report.path, len(order))
     return sorted(found, key=lambda report: (order[report.path], report.start))
+
+
+class InputTally:
+    """Sums of the reports that pieces have left, while others are still read.
+
+    Args:
+        work: The pieces.
+    """
+
+    def __init__(self, work: InputWork) -> None:
+        self._scratch = Path(work.scratch)
+        self._unread = {
+            _report_path(self._scratch, number).name: {split.file.path for split in piece}
+            for number, piece in enumerate(work.pieces)
+        }
+        self._pieces_of = Counter(path for paths in self._unread.values() for path in paths)
+        self.files_total = len(self._pieces_of)
+        self.rows = self.files = 0
+
+    def update(self) -> None:
+        """Add the reports that are new. They are small, and each is read once."""
+        if not self._unread:
+            return
+        try:
+            names = [one.name for one in self._scratch.iterdir() if one.name in self._unread]
+        except FileNotFoundError:  # narrow: no piece has been read yet
+            return
+        for name in names:
+            for raw in json.loads((self._scratch / name).read_bytes()):
+                self.rows += raw["rows"] + raw["bad"]
+            for path in self._unread.pop(name):
+                self._pieces_of[path] -= 1
+                self.files += not self._pieces_of[path]
 
 
 def _shown(row: pa.RecordBatch) -> str:

@@ -1,7 +1,7 @@
 """Open inputs: paths of this host and URLs that fsspec supports, compressed or not.
 
-The only module of batch tasks that opens inputs; every error names the file. Secrets of object
-stores come from the environment, as fsspec reads them.
+The only module of batch tasks that opens inputs; every error names the file. Keys of object
+stores come from the environment, as fsspec reads them, or from the secrets that a spec names.
 """
 
 from __future__ import annotations
@@ -17,18 +17,32 @@ import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from penstock.core.errors import CorruptData, InvalidRequest, NotFound
+from penstock.core.guarded_connections import NETWORK_GUARD
+from penstock.core.network_guard import NetworkDestination
 from penstock.core.out_of_memory import is_out_of_memory
 from penstock.core.read_guard import ReadCheck
-from penstock.core.store_urls import LOCAL_SCHEMES, check_store_url
+from penstock.core.store_urls import LOCAL_SCHEMES, check_store_url, store_destinations
 from penstock.indexing.engine import InputUnavailable
 from penstock.indexing.secrets import masked_url
-from penstock.spark.batch.input.file_splits import InputFile
+from penstock.spark.batch.input.file_splits import InputFile, StoreOptions
 from penstock.spark.connect.worker_memory import out_of_memory
 
 # Errors besides OSError that fsspec's file systems raise for URLs that they cannot parse.
 UNUSABLE: Final = (ImportError, ValueError, TypeError, LookupError, AttributeError, RuntimeError)
 
 _CODECS: Final = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
+_MAGIC_BYTES: Final = 8
+# RFC 1952, RFC 8878, the documents of bzip2 and of LZ4's frame format.
+_CODEC_MAGIC: Final = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"BZh": "bz2",
+    b"\x04\x22\x4d\x18": "lz4",
+}
+_UNREADABLE_MAGIC: Final = {
+    b"PK\x03\x04": "is a zip archive or an Excel file: unpack it, or save the sheet as CSV",
+    b"\xfd7zXZ\x00": "is packed with xz: pack it with gzip or zstd",
+}
 _UNREADABLE: Final = {
     ".zip": "unpack it",
     ".xz": "pack it with gzip or zstd",
@@ -48,6 +62,33 @@ def codec_of(name: str) -> str | None:
             shown = masked_url(name)
             raise InvalidRequest(f"{shown}: {suffix} cannot be read: {remedy}")
     return next((codec for suffix, codec in _CODECS.items() if folded.endswith(suffix)), None)
+
+
+def codec_of_content(path: Path, shown: str) -> str | None:
+    """Return the compression of a local file, by its first bytes.
+
+    Args:
+        path: The file.
+        shown: Its name for messages.
+
+    Raises:
+        InvalidRequest: The compression is not supported.
+        NotFound: The file does not exist.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(_MAGIC_BYTES)
+    except FileNotFoundError:
+        raise NotFound(f"{shown} does not exist: correct the input's files") from None
+    return codec_of_head(head, shown)
+
+
+def codec_of_head(head: bytes, shown: str) -> str | None:
+    """Return the compression of a file, by its first bytes. Raises as `codec_of_content`."""
+    for magic, reason in _UNREADABLE_MAGIC.items():
+        if head.startswith(magic):
+            raise InvalidRequest(f"{shown} {reason}")
+    return next((codec for magic, codec in _CODEC_MAGIC.items() if head.startswith(magic)), None)
 
 
 @contextmanager
@@ -125,8 +166,12 @@ def local_size(name: str) -> int:
     return found.st_size
 
 
-def size_of(url: str) -> int:
+def size_of(url: str, store: StoreOptions = ()) -> int:
     """Return the size of the file at a URL, in bytes.
+
+    Args:
+        url: The URL.
+        store: Options of fsspec for its store.
 
     Raises:
         NotFound: The file does not exist.
@@ -135,7 +180,7 @@ def size_of(url: str) -> int:
     """
     shown = masked_url(url)
     try:
-        fs, path = fsspec.core.url_to_fs(url)
+        fs, path = fsspec.core.url_to_fs(url, **dict(store))
         if isinstance(fs, LocalFileSystem):
             return local_size(str(path))
         return int(cast("int", fs.info(path)["size"]))
@@ -148,13 +193,24 @@ def size_of(url: str) -> int:
         raise InputUnavailable(f"{shown} does not answer: {_first_line(error)}") from None
 
 
-def check_readable(url: str, reads: ReadCheck) -> None:
+def check_readable(url: str, reads: ReadCheck, reached: set[NetworkDestination]) -> None:
     """Check a URL that a spec or a statement names, before anything is opened or listed.
+
+    Args:
+        url: The URL.
+        reads: Checks paths of this host.
+        reached: Hosts that were checked for other URLs of the input; another one is added.
 
     Raises:
         InvalidRequest: Tasks must not read it.
     """
-    check_store_url(url, shown=masked_url(url))
+    shown = masked_url(url)
+    check_store_url(url, shown=shown)
+    reads.url(url, shown)
+    for destination in store_destinations(url):
+        if destination not in reached:
+            NETWORK_GUARD.check(destination)
+            reached.add(destination)
     if url.partition("://")[0] in LOCAL_SCHEMES:
         reads.path(str(local_path(url)))
 
@@ -162,7 +218,10 @@ def check_readable(url: str, reads: ReadCheck) -> None:
 @contextmanager
 def _raw(file: InputFile) -> Iterator[pa.NativeFile]:
     if (path := local_path(file.path)) is None:
-        with fsspec.open(file.path, "rb") as remote, pa.PythonFile(remote, mode="r") as found:
+        with (
+            fsspec.open(file.path, "rb", **dict(file.store)) as remote,
+            pa.PythonFile(remote, mode="r") as found,
+        ):
             yield found
         return
     reads = None if file.guard is None else file.guard.now()

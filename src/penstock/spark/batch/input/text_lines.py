@@ -17,7 +17,8 @@ import pyarrow as pa
 from penstock.spark.batch.input.file_splits import Split
 from penstock.spark.batch.input.open_files import opened_text
 
-BLOCK_BYTES: Final = 8 << 20
+BLOCK_BYTES: Final = 16 << 20
+_PIECE_BYTES: Final = 256 << 10
 _NEWLINE: Final = ord("\n")
 _RETURN: Final = ord("\r")
 BOM: Final = b"\xef\xbb\xbf"
@@ -118,7 +119,9 @@ def lines_in(
             block, at, cut = block[begin:], at + begin, max(cut - begin, 0)
             skipping = too_long = False
         if cut:
-            lines = _lines(block[:cut], ended, split.end - at if split.end >= 0 else cut)
+            # Without a copy: new memory costs as much as the search for the ends of lines.
+            whole = memoryview(block)[:cut]
+            lines = _lines(whole, ended, split.end - at if split.end >= 0 else cut)
             ended = lines.ended
             yield lines
         at += cut
@@ -130,10 +133,10 @@ def lines_in(
         yield _nothing(ended + 1, (ended,))
 
 
-def _lines(block: bytes, before: int, most: int) -> Lines:
+def _lines(block: memoryview, before: int, most: int) -> Lines:
     """Return the lines of a block of complete lines that begin before `most`."""
     data = np.frombuffer(block, np.uint8)
-    newlines = np.flatnonzero(data == _NEWLINE)
+    newlines = _newlines(data)
     ends = (
         newlines
         if len(newlines) and newlines[-1] == len(data) - 1
@@ -151,6 +154,13 @@ def _lines(block: bytes, before: int, most: int) -> Lines:
     ends = ends - returns
     there = np.flatnonzero(ends > starts)
     return Lines(text, starts[there], ends[there], there + before, before + ours)
+
+
+def _newlines(data: npt.NDArray[np.uint8]) -> _Positions:
+    """Return the positions of line ends, searched in pieces that fit the processor's cache."""
+    pieces = range(0, len(data), _PIECE_BYTES)
+    found = [np.flatnonzero(data[at : at + _PIECE_BYTES] == _NEWLINE) + at for at in pieces]
+    return np.concatenate(found) if found else np.zeros(0, np.int64)
 
 
 def _nothing(ended: int, too_long: tuple[int, ...]) -> Lines:

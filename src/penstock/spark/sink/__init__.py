@@ -1,0 +1,1 @@
+"""Writes of Spark into datasources: of DataFrames and of streaming queries."""
