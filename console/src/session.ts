@@ -1,0 +1,36 @@
+// Whose rights this browser has, and whether it must log in.
+import { signal } from "@preact/signals";
+
+import { ApiError, call, get } from "./api";
+
+export interface Me {
+  principal: string;
+  kind: string;
+  name: string;
+  /** Whether the rights come from a login of this browser, which can be ended. */
+  isSession: boolean;
+  isLoginNeeded: boolean;
+}
+
+export const me = signal<Me | null>(null);
+export const mustLogIn = signal(false);
+
+/** Asks for the principal, and returns whether the server answers this browser. */
+export async function askWho(): Promise<boolean> {
+  try {
+    me.value = await get<Me>("/penstock/v1/me");
+    mustLogIn.value = false;
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    if (error.status === 0) return false;
+    me.value = null;
+    mustLogIn.value = error.status === 401;
+  }
+  return !mustLogIn.value;
+}
+
+/** Ends the login of this browser, and begins anew. Throws ApiError. */
+export async function logOut(): Promise<void> {
+  await call("POST", "/logout");
+  location.reload(); // no number of the former principal stays
+}
