@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from penstock.core.backoff import RetryPolicy
+from penstock.core.bearer import Bearer
 from penstock.core.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ class ConnectionOptions:
         sample_rate: Percentage of a channel's messages to receive; 0: all.
         tls: TLS context; a server without TLS is refused.
         compression: Requested compression; not used if the server does not support it.
-        auth_secret: Sent if the server requires authentication.
+        auth_secret: Sent if the server requires authentication; a function returns that of each
+            connection, and must not block.
         durable: Publishes are answered once they survive a power loss. Only Penstock supports it;
             another server is refused.
         connect_timeout_s: Time limit for connecting, including the handshake.
@@ -98,7 +100,7 @@ class ConnectionOptions:
     tls: ssl.SSLContext | None = None
     compression: Compression = "none"
     deflate_level: int = 6
-    auth_secret: str | None = field(default=None, repr=False)
+    auth_secret: Bearer = field(default=None, repr=False)
     durable: bool = False
     connect_timeout_s: float = 10.0
     max_frame_bytes: int = 64 * 1024 * 1024

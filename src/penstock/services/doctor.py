@@ -8,27 +8,35 @@ from __future__ import annotations
 
 import enum
 import importlib.metadata
+import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.core.access.access_folder import AccessFolder
+from penstock.core.access.credentials import CredentialFile
 from penstock.core.clock import Clock
-from penstock.core.errors import PenstockError
+from penstock.core.errors import PenstockError, counted
 from penstock.core.host_memory import total_memory_bytes
 from penstock.core.intervals import format_time, parse_time
+from penstock.core.tls_trust import ROLES
 from penstock.services.host.data_folder import FORMAT, FORMAT_FILE, DataFolder, check_path
 from penstock.services.host.host_plan import spark_cache_folder, trial_options
 from penstock.services.host.memory import query_spark
 from penstock.services.host.process import listen
+from penstock.services.host.query_isolation import Isolation, isolation_for_doctor
+from penstock.services.host.tls_settings import tls_folder
 from penstock.services.json_client import JsonClient
 from penstock.services.json_values import part
 from penstock.services.options.option_values import HostPort
+from penstock.services.options.resolution import with_secrets
 from penstock.services.options.table import PenstockOptions
 from penstock.spark.connect.connect_address import shown
 from penstock.spark.connect.java import REMEDY, find_java
+from penstock.storage.secrets.secret_sources import Secrets
 
 DISK_FREE_BYTES_MIN = 2 << 30
 MEMORY_BYTES_MIN = 4 << 30
@@ -73,11 +81,27 @@ class Finding:
 
 
 def examine(
-    options: PenstockOptions, environment: Mapping[str, str], clock: Clock
-) -> list[Finding]:
-    """Run every check."""
+    options: PenstockOptions,
+    environment: Mapping[str, str],
+    clock: Clock,
+    token_for: Callable[[str], str | None] | None = None,
+) -> Iterator[Finding]:
+    """Run every check, and yield each finding before the next check begins.
+
+    Args:
+        options: The options of this Penstock.
+        environment: Variables.
+        clock: Time.
+        token_for: Returns the token to send to the server at a URL; None: the option.
+    """
     running: Mapping[str, object] | None = None
     unreadable: list[Finding] = []
+    secrets = Secrets(DataFolder(options.data_dir.absolute()).secrets, environment, clock=clock)
+    try:
+        options = with_secrets(options, secrets)
+    except PenstockError as error:
+        text, _, remedy = str(error).rpartition(": ")
+        unreadable.append(Finding("secrets", DoctorVerdict.FAILED, text, remedy))
     try:
         running = DataFolder(options.data_dir).read_client_file()
     except PenstockError as error:
@@ -93,13 +117,18 @@ def examine(
         _arrow,
         lambda: _memory(Path("/proc/meminfo")),
         lambda: _queries(options, total_memory_bytes()),
+        lambda: _isolation(options, environment),
         lambda: _data_folder(options, needs_metadata=needs_metadata),
         lambda: _disk(options),
         lambda: _time(clock),
+        lambda: _access(options, clock),
     ]
+    if tls_folder(options).exists():
+        checks.append(lambda: _certificate(options, clock))
     if running is not None:
         if "http" in running:
-            checks.append(lambda: _server(str(running.get("http")), options.token))
+            api = str(running.get("http"))
+            checks.append(lambda: _server(api, token_for(api) if token_for else options.token))
         else:
             url = running.get("broker_http")
             checks.append(
@@ -109,12 +138,40 @@ def examine(
         checks.append(lambda: _port(options.http, "--http"))
         checks.append(lambda: _port(options.broker_http_address, "--broker-http"))
         checks.append(lambda: _port(options.broker_tcp_address, "--broker-tcp"))
-    findings = [check() for check in checks] + unreadable
-    if running is None and not unreadable and not options.spark_connect:
+    needed: list[Finding] = []
+    for check in checks:
+        finding = check()
+        yield finding
         # A port that is in use does not prevent the start of Spark.
-        needed = [finding for finding in findings if not finding.subject.startswith("port ")]
-        findings.append(_start_of_spark(options, environment, clock, needed))
-    return findings
+        if not finding.subject.startswith("port "):
+            needed.append(finding)
+    yield from unreadable
+    if running is None and not unreadable and not options.spark_connect:
+        yield _start_of_spark(options, environment, clock, needed)
+
+
+def _certificate(options: PenstockOptions, clock: Clock) -> Finding:
+    """Check the certificate of `penstock tls init`."""
+    # Imported here, because its library is large.
+    from penstock.services.host.tls_authority import TlsAuthority  # noqa: PLC0415
+
+    authority = TlsAuthority(tls_folder(options), clock)
+    # The one that expires first.
+    has = [one for one in map(authority.current, ("", *ROLES)) if one is not None]
+    found = min(has, key=lambda one: one.expires_ms, default=None)
+    if found is None:
+        text = f"{authority.folder} has no certificate"
+        return Finding("certificate", DoctorVerdict.WARNING, text, "run penstock tls init")
+    text = f"for {', '.join(found.names)} until {format_time(found.expires_ms)}"
+    if found.expires_ms <= clock.now_ms():
+        verdict = DoctorVerdict.WARNING if authority.can_issue else DoctorVerdict.FAILED
+        remedy = "run penstock tls renew where the authority's key is"
+        return Finding("certificate", verdict, f"expired: {text}", remedy)
+    if found.is_due(clock.now_ms()) and not authority.can_issue:
+        text += ", and it cannot be renewed without the authority's key"
+        remedy = "renew it where the key is, and copy its files from the folder tls"
+        return Finding("certificate", DoctorVerdict.WARNING, text, remedy)
+    return Finding("certificate", DoctorVerdict.OK, text)
 
 
 def _server(url: str, token: str | None) -> Finding:
@@ -135,6 +192,26 @@ def _server(url: str, token: str | None) -> Finding:
     return Finding(
         "server", DoctorVerdict.FAILED, f"running at {url}, but not ready: {listed}", remedy
     )
+
+
+def _access(options: PenstockOptions, clock: Clock) -> Finding:
+    """Check the files of users, tokens and roles."""
+    folder = AccessFolder(options.access_path)
+    try:
+        policy = folder.read_rules()
+        credentials = CredentialFile(folder.credentials, clock).read()
+    except PenstockError as error:
+        text, _, remedy = str(error).rpartition(": ")
+        return Finding("access", DoctorVerdict.FAILED, text, remedy)
+    counts = (
+        counted(len(credentials.users), "user"),
+        counted(len(credentials.tokens), "token"),
+        counted(len(policy.own_roles), "role"),
+    )
+    text = ", ".join(counts)
+    if not credentials.users and not credentials.tokens and not folder.rules.exists():
+        text = "not configured: only the user who runs Penstock is let in, on this host"
+    return Finding("access", DoctorVerdict.OK, text)
 
 
 def _python() -> Finding:
@@ -282,6 +359,29 @@ def _queries(options: PenstockOptions, total_bytes: int | None) -> Finding:
         )
         return Finding("queries", DoctorVerdict.WARNING, found.reason, remedy)
     return Finding("queries", DoctorVerdict.OK, found.reason)
+
+
+def _isolation(options: PenstockOptions, environment: Mapping[str, str]) -> Finding:
+    subject = "isolation"
+    if query_spark(options, total_memory_bytes()).memory is None:
+        text = "queries have no local Spark of their own, so they are not isolated"
+        return Finding(subject, DoctorVerdict.OK, text)
+    path = options.data_dir.absolute()
+    parent = path if path.exists() else _existing_parent(path)
+    try:
+        with tempfile.TemporaryDirectory(dir=parent, prefix=".penstock-doctor-") as name:
+            found = isolation_for_doctor(
+                options, DataFolder(Path(name) / "data"), spark_cache_folder(environment)
+            )
+    except OSError as error:
+        found = Isolation(None, f"{error.filename}: {error.strerror}")
+    if found.plan is not None:
+        return Finding(subject, DoctorVerdict.OK, found.text)
+    text = f"queries are not isolated: {found.text}"
+    if os.geteuid():
+        return Finding(subject, DoctorVerdict.OK, text)
+    remedy = "run Penstock as a user of its own; the manual has the conditions of isolation"
+    return Finding(subject, DoctorVerdict.WARNING, text, remedy)
 
 
 def _data_folder(options: PenstockOptions, *, needs_metadata: bool) -> Finding:

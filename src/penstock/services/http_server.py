@@ -20,14 +20,17 @@ from starlette.types import ASGIApp
 from penstock.broker.http_server.guard import HttpGuard
 from penstock.broker.http_server.host_policy import HostPolicy, HttpRefusal
 from penstock.broker.http_server.server import uvicorn_config
+from penstock.broker.security.tls import Requirement, ServerTls
 from penstock.core.clock import Clock
 from penstock.core.errors import Unavailable
+from penstock.core.http_errors import plain_body
 from penstock.core.loop_stalls import watched_loop
 from penstock.core.loop_tasks import watch_loop
 from penstock.core.threads import OwnedThread
 from penstock.services.options.table import PenstockOptions
 
 _START_TIMEOUT_S = 10.0
+_REQUIRES_TLS = frozenset({Requirement.REMOTE, Requirement.ALL})
 
 
 class _Server(uvicorn.Server):
@@ -49,7 +52,7 @@ def api_error(refusal: HttpRefusal) -> bytes:
     code = "forbidden" if refusal.status == 403 else "invalidInput"
     if refusal.status == 503:
         code = "unavailable"
-    return orjson.dumps({"error": refusal.detail, "errorCode": code})
+    return orjson.dumps(plain_body(refusal.detail, code))
 
 
 def api_guard(options: PenstockOptions, clock: Clock) -> HttpGuard:
@@ -65,6 +68,7 @@ class HttpServer:
         application: The application.
         listener: A listening socket; closed at the stop.
         guard: Limits of the server; None: only loopback names are accepted.
+        tls: Its certificate: the port serves TLS, and plain HTTP only over loopback.
         stop_timeout_s: Time limit of running requests after the stop.
     """
 
@@ -74,11 +78,14 @@ class HttpServer:
         listener: socket.socket,
         guard: HttpGuard | None = None,
         stop_timeout_s: int = 3,
+        tls: ServerTls | None = None,
     ) -> None:
         self._listener = listener
         self._stop_timeout_s = stop_timeout_s
         guard = guard or HttpGuard(error_body=api_error)
-        self._server = _Server(uvicorn_config(application, guard, stop_timeout_s), guard)
+        guard.requires_tls = tls is not None and tls.options.requirement in _REQUIRES_TLS
+        config = uvicorn_config(application, guard, stop_timeout_s, tls, accepts_plain=True)
+        self._server = _Server(config, guard)
         self._thread = OwnedThread("http", self._run)
 
     @property

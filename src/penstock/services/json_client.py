@@ -17,7 +17,14 @@ from email.message import Message
 from typing import Final
 from urllib.parse import urlencode, urlsplit
 
-from penstock.core.errors import Dependency, InvalidRequest, NotReachable
+from penstock.core.bearer import Bearer, authorization
+from penstock.core.errors import (
+    Dependency,
+    InvalidRequest,
+    NotReachable,
+    Unauthenticated,
+    Unavailable,
+)
 from penstock.core.http_errors import (
     ClientRemedies,
     NotServed,
@@ -27,6 +34,7 @@ from penstock.core.http_errors import (
     not_penstock,
 )
 from penstock.core.printable import quoted
+from penstock.core.tls_trust import TRUST
 
 JSON_TYPE = "application/json"
 TRUNCATED_HEADER = "X-Penstock-Truncated"
@@ -104,18 +112,22 @@ class JsonClient:
 
     Args:
         base_url: Base URL, such as `http://127.0.0.1:8888`.
-        token: Bearer token, if the server requires one.
+        token: Bearer token, if the server requires one; a function returns that of each request.
         timeout_s: Limit for connecting and for each read.
         dependency: Dependency to report as failed if nothing answers, or another server does.
+        tls: TLS context; None: that of this process.
+        role: Role of the server, which its certificate must not contradict; empty: any.
     """
 
     def __init__(
         self,
         base_url: str,
         *,
-        token: str | None = None,
+        token: Bearer = None,
         timeout_s: float = 30.0,
         dependency: Dependency | None = None,
+        tls: ssl.SSLContext | None = None,
+        role: str = "",
     ) -> None:
         parts = urlsplit(base_url if "//" in base_url else f"http://{base_url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -127,6 +139,8 @@ class JsonClient:
         self._token = token
         self._timeout_s = timeout_s
         self._dependency = dependency
+        self._tls = tls
+        self._role = role
 
     def get(self, path: str, query: Mapping[str, object] | None = None) -> object:
         """Return the JSON of a GET. Raises as `request`."""
@@ -195,6 +209,9 @@ class JsonClient:
             error = error_of_answer(
                 status, content, request, detail_of(answered), remedies=COMMAND_LINE
             )
+            if isinstance(error, Unauthenticated) and callable(self._token):
+                # The next request has another token.
+                raise Unavailable(str(error), dependency=self._dependency) from None
             if isinstance(error, NotServed) and self._dependency is not None:
                 # The address was discovered, and another server has the port of one that ended.
                 text = f"another server listens at {self.base_url} now: try again"
@@ -221,13 +238,15 @@ class JsonClient:
         return status, headers.get("Content-Type", ""), content
 
     @contextmanager
-    def stream(self, method: str, path: str, body: bytes) -> Iterator[ChunkedAnswer]:
+    def stream(
+        self, method: str, path: str, body: bytes, headers: Mapping[str, str] | None = None
+    ) -> Iterator[ChunkedAnswer]:
         """Send a request and provide the answer, which is read in chunks, for a block.
 
         Raises:
             NotReachable: Nothing answers there; or, within the block, the answer is truncated.
         """
-        with self._opened(method, path, body, None, JSON_TYPE) as answer:
+        with self._opened(method, path, body, None, JSON_TYPE, headers) as answer:
             yield answer
 
     def _chunks(self, answer: http.client.HTTPResponse) -> Iterator[bytes]:
@@ -279,10 +298,8 @@ class JsonClient:
         headers = dict(more or {})
         if body:
             headers["Content-Type"] = content_type
-        if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
-        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-        connection = kind(self._netloc, timeout=self._timeout_s)
+        headers |= authorization(self._token)
+        connection = self._connection()
         try:
             with self._translated():
                 connection.request(method, target, body or None, headers)
@@ -293,6 +310,12 @@ class JsonClient:
             )
         finally:
             connection.close()
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if not self._secure:
+            return http.client.HTTPConnection(self._netloc, timeout=self._timeout_s)
+        tls = TRUST.context(self._role) if self._tls is None else self._tls
+        return http.client.HTTPSConnection(self._netloc, timeout=self._timeout_s, context=tls)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -323,9 +346,8 @@ def _no_answer(error: OSError | http.client.HTTPException) -> str:
     ):
         return "does not answer in HTTP: check that it is not the port of NSQ's TCP protocol"
     if isinstance(error, ssl.SSLCertVerificationError):
-        return (
-            f"shows a certificate that is not trusted here ({error.verify_message}); name the file"
-            " of the authority that signed it in the variable SSL_CERT_FILE"
-        )
+        return TRUST.remedy(error)
+    if isinstance(error, ssl.SSLError):
+        return f"does not answer under TLS ({error.reason or error}); check the address"
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return f"does not answer ({reason}); check that Penstock is running there (penstock up)"

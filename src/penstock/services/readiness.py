@@ -11,10 +11,12 @@ the last error. A check that hangs fails too: its last result counts for `ANSWER
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Final, Protocol
 
 from penstock.core.clock import Clock
@@ -96,6 +98,15 @@ class ReadyState:
             "reasons": self.texts(),
             "waits": [one.to_json() for one in merged([self.reasons, self.waits])],
         }
+
+
+def resident_bytes() -> int:
+    """Return the memory of this process that is in RAM, 0 if unknown."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 class Readiness:

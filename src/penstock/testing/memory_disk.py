@@ -3,8 +3,8 @@
 `CrashableFileSystem` owns the operations of a file system, which consist of steps.
 `FallibleDisk` counts the steps and owns which of them fails and how, the free space and the
 power. `Disk` owns the files and folders: their visible and durable states, and the states that a
-power loss may leave. Permissions, links and times are not modelled (a file is as old as the steps
-that made it).
+power loss may leave. Permissions, symbolic links and times are not modelled (a file is as old as
+the steps that made it).
 
 File bytes are durable after ``sync`` (or ``fsync_file``), names after ``fsync_folder``.
 ``crash`` keeps what is durable and any subset of the rest: unsynced pages (a lost page keeps
@@ -185,8 +185,13 @@ class DiskFolder(DurabilityState[dict[str, Inode]]):
 
     __slots__ = ()
 
-    def after_crash(self, rng: random.Random) -> DiskFolder:
-        """Return a possible state of the folder and its files after a power loss, durable now."""
+    def after_crash(self, rng: random.Random, files: dict[int, Inode]) -> DiskFolder:
+        """Return a possible state of the folder and its files after a power loss, durable now.
+
+        Args:
+            rng: Chooses among the legal outcomes.
+            files: Files after the power loss, by the id of the file before; each may have names.
+        """
         names = dict(self.durable)
         all_or_any = rng.random()
         for change in self.pending:
@@ -194,7 +199,11 @@ class DiskFolder(DurabilityState[dict[str, Inode]]):
                 change.apply(names)
             elif all_or_any < 0.8:
                 change.apply_partly(names, rng)
-        kept = {name: inode.after_crash(rng) for name, inode in names.items()}
+        kept = {}
+        for name, inode in names.items():
+            if id(inode) not in files:
+                files[id(inode)] = inode.after_crash(rng)
+            kept[name] = files[id(inode)]
         return DiskFolder(dict(kept), kept)
 
 
@@ -211,16 +220,16 @@ class Disk:
             rng: Chooses among the legal outcomes.
         """
         after = Disk()
-        after._folders = {path: one.after_crash(rng) for path, one in self._folders.items()}
+        files: dict[int, Inode] = {}
+        folders = self._folders.items()
+        after._folders = {path: one.after_crash(rng, files) for path, one in folders}
         return after
 
     def used_bytes(self) -> int:
         """Return the bytes of all visible files."""
-        return sum(
-            len(inode.visible)
-            for folder in self._folders.values()
-            for inode in folder.visible.values()
-        )
+        folders = self._folders.values()
+        inodes = {id(one): one for folder in folders for one in folder.visible.values()}
+        return sum(len(inode.visible) for inode in inodes.values())
 
     # -- folders
 
@@ -558,6 +567,15 @@ class CrashableFileSystem(FallibleDisk, FileSystem):
         inode = self.live().file(source, "rename")
         self.step(source, "rename")
         folder.change(Rename(name, target_name, inode))
+
+    def link(self, source: str, target: str) -> None:
+        """Give a file a second name."""
+        inode = self.live().file(source, "link")
+        folder, name = self.live().place(target)
+        self.step(target, "link")
+        if name in folder.visible:
+            raise Conflict(f"{target}: cannot link: it exists already")
+        folder.change(Rename(None, name, inode))
 
     def unlink(self, path: str) -> None:
         """Delete a file."""

@@ -130,9 +130,11 @@ class Handshake:
         if features.compression != "none":
             steps.append(StartCompression())
         if features.auth_required:
-            if self._options.auth_secret is None:
+            given = self._options.auth_secret
+            secret = given() if callable(given) else given
+            if not secret:
                 raise InvalidRequest(f"{self._address} requires authentication: set auth_secret")
-            steps.append(SendBytes(v2_protocol.authenticate(self._options.auth_secret)))
+            steps.append(SendBytes(v2_protocol.authenticate(secret)))
         steps.append(HandshakeDone())
         return steps
 

@@ -1,19 +1,18 @@
-"""Common parts of all HTTP applications: authentication, limits, errors and status routes.
+"""Common parts of all HTTP applications: limits, errors and status routes.
 
-Owns the bearer token, the body size limit, the translation of errors into Druid's response
-format, the routes below `/status` and `/metrics`, the JSON helpers for bodies and query
-parameters, and the advice for Druid paths that Penstock does not serve
-(the page on Druid lists the same paths). Does not own the routes of a single
-application. Host names, origins and header sizes are checked before
+Owns the body size limit, the translation of errors into Druid's response format, the routes below
+`/status` and `/metrics`, the JSON helpers for bodies and query parameters, and the advice for Druid
+paths that Penstock does not serve (the page on Druid lists the same paths). Does not own the routes
+of a single application, the principal of a request (`request_access`), and the rights that it needs
+(`access_rules`). Host names, origins and header sizes are checked before
 (`penstock.broker.http_server`).
 """
 
 from __future__ import annotations
 
-import hmac
 import logging
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Final
 
 import orjson
@@ -26,33 +25,48 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import penstock
-from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
-from penstock.core.http_errors import BodyTooLarge, error_body, status_and_code
+from penstock.core.access.access_control import AccessControl
+from penstock.core.access.rules import Action
+from penstock.core.errors import InvalidRequest, PenstockError, Unauthenticated, Unavailable
+from penstock.core.http_errors import (
+    BodyTooLarge,
+    retry_headers,
+    status_and_code,
+)
 from penstock.core.loop_stalls import loop_stalls
 from penstock.core.printable import quoted
 from penstock.core.whole_numbers import INT64_MAX, INT64_MIN, int64_of
-from penstock.services.readiness import ReadyState
+from penstock.services.api.access_rules import (
+    ROUTE_RULES,
+    STATUS,
+    RouteRules,
+    guarded,
+)
+from penstock.services.api.error_forms import answered_error, answered_text
+from penstock.services.api.request_access import (
+    MANUAL,
+    Authentication,
+    access_of,
+    add_challenges,
+)
+from penstock.services.readiness import ReadyState, resident_bytes
 
 _COORDINATOR: Final = "/druid/coordinator/v1"
 _COMPACTION: Final = "use the paths below /druid/indexer/v1/compaction"
 _LOADING: Final = "segments are read in place, so nothing is loaded: leave the request out"
 
 _PATHS: Final[Mapping[str, str]] = {
-    "/druid/v2": "use SQL: POST it to /druid/v2/sql",
-    "/druid/v2/datasources": "use SHOW TABLES in SQL, or GET /druid/coordinator/v1/datasources",
-    "/druid/indexer/v1/sampler": "submit the spec with a test datasource, and read the report of "
-    "the task",
+    "/druid/indexer/v1/sampler": "POST the input to /penstock/v1/sample",
     f"{_COORDINATOR}/rules": f"POST rules of all datasources to {_COORDINATOR}/rules/_default",
     f"{_COORDINATOR}/config": "a coordinator has no settings here: leave it out",
 }
 _BELOW: Final[Mapping[str, str]] = {
-    "/druid/v2/sql/statements": "POST queries to /druid/v2/sql, and INSERT and REPLACE to "
-    "/druid/v2/sql/task",
+    "/druid/v2/sql/avatica-protobuf": "use the driver's JSON form, with /druid/v2/sql/avatica/",
     f"{_COORDINATOR}/compaction": _COMPACTION,
     f"{_COORDINATOR}/config/compaction": _COMPACTION,
     f"{_COORDINATOR}/loadqueue": _LOADING,
     f"{_COORDINATOR}/tiers": _LOADING,
-    f"{_COORDINATOR}/lookups": "Penstock has no lookups: join a datasource in SQL",
+    f"{_COORDINATOR}/lookups": f"use {_COORDINATOR}/lookups/config and /status, or penstock lookup",
 }
 
 
@@ -72,18 +86,10 @@ JSON_BYTES_MAX = 16 << 20
 BODIES_BYTES_MAX = 128 << 20
 # Text of the RuntimeError of `threading`, which has no type of its own.
 _NO_THREAD = "can't start new thread"
+_REPORTS_INVALID: Final = "penstock.reports_invalid"  # in the scope of a request
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-# Load balancers send no token; the answers report only whether the process runs and is ready.
-OPEN_PATHS = frozenset({"/status/health", "/status/ready"})
-# `penstock.services.api.manual` has the reason why it needs no token.
-MANUAL: Final = "/docs"
 _FRONT_PAGE: Final = f"{MANUAL}/".encode()
-
-
-def is_open(path: str) -> bool:
-    """Is a path served without the token?"""
-    return path in OPEN_PATHS or path == MANUAL or path.startswith(f"{MANUAL}/")
 
 
 class JsonResponse(Response):
@@ -96,36 +102,11 @@ class JsonResponse(Response):
         return orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS)
 
 
-def _shows(request: Request, token: str) -> bool:
-    shown = request.headers.get("authorization", "").encode()
-    return hmac.compare_digest(shown, f"Bearer {token}".encode())
-
-
-class BearerToken:
-    """Refuses requests without the token, if one is configured."""
-
-    def __init__(self, app: ASGIApp, token: str | None) -> None:
-        self._app = app
-        self._expected = f"Bearer {token}".encode() if token else None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer 401."""
-        if scope["type"] != "http" or self._expected is None or is_open(scope["path"]):
-            await self._app(scope, receive, send)
-            return
-        shown = next((v for k, v in scope["headers"] if k == b"authorization"), b"")
-        if hmac.compare_digest(shown, self._expected):
-            await self._app(scope, receive, send)
-            return
-        body = {"error": "send the token as Authorization: Bearer …", "errorCode": "unauthorized"}
-        answer = JsonResponse(body, 401, {"WWW-Authenticate": "Bearer"})
-        await answer(scope, receive, send)
-
-
 class BodyLimit:
     """Refuses bodies that are too large, by their announced length or while they are read.
 
-    Also limits the total size of the bodies of all current requests.
+    Also limits the total size of the bodies of all current requests. Bodies of `streamed` paths are
+    not kept in memory; their handlers limit them.
     """
 
     def __init__(
@@ -133,21 +114,24 @@ class BodyLimit:
         app: ASGIApp,
         limit_bytes: int = BODY_BYTES_MAX,
         total_bytes: int = BODIES_BYTES_MAX,
+        streamed: Container[str] = (),
     ) -> None:
         self._app = app
         self._limit_bytes = limit_bytes
         self._total_bytes = max(total_bytes, limit_bytes)
+        self._streamed = streamed
         self._held_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 413."""
-        if scope["type"] != "http":
+        if scope["type"] != "http" or scope["path"] in self._streamed:
             await self._app(scope, receive, send)
             return
         announced = next((v for k, v in scope["headers"] if k == b"content-length"), b"0")
         size_bytes = int64_of(announced.decode("latin-1"))
         if announced.isdigit() and (size_bytes is None or size_bytes > self._limit_bytes):
-            body = {"error": _too_large(self._limit_bytes), "errorCode": "invalidInput"}
+            text = _too_large(self._limit_bytes)
+            body = answered_text(text, "invalidInput", 413, scope["path"])
             await JsonResponse(body, 413)(scope, receive, send)
             return
         taken = 0
@@ -201,14 +185,36 @@ def _too_large(limit_bytes: int) -> str:
     )
 
 
-async def answer_error(_request: Request, error: Exception) -> Response:
+def report_invalid(request: Request) -> None:
+    """Answer 200 with the error if the request has the flag `reportInvalid` and is invalid.
+
+    For routes that check what a person is still writing: an invalid input is an ordinary answer
+    there, but browsers list each answer 400 as an error of the page.
+    """
+    if request.query_params.get("reportInvalid", "false").lower() != "false":
+        request.scope[_REPORTS_INVALID] = True
+
+
+def status_of_invalid(request: Request) -> int:
+    """Return the status of the answer to an invalid request: 400, or as `report_invalid` says."""
+    return 200 if request.scope.get(_REPORTS_INVALID) else 400
+
+
+async def answer_error(request: Request, error: Exception) -> Response:
     """Answer a Penstock error in Druid's format."""
     if not isinstance(error, PenstockError):
         raise error
     status, _ = status_and_code(error)
+    if status == 400:
+        status = status_of_invalid(request)
     if status >= 500 and status != 503:
         logger.error("a request failed", exc_info=error)
-    return JsonResponse(error_body(error), status)
+    answer = JsonResponse(
+        answered_error(error, request.scope["path"]), status, retry_headers(error)
+    )
+    if isinstance(error, Unauthenticated):
+        add_challenges(answer, request.scope)
+    return answer
 
 
 async def _answer_no_route(request: Request, error: Exception) -> Response:
@@ -221,7 +227,9 @@ async def _answer_no_route(request: Request, error: Exception) -> Response:
         text += ": use another method"
     elif error.status_code != 404:  # whose detail repeats the text
         text += f": {error.detail}"
-    return JsonResponse({"error": text, "errorCode": "notFound"}, error.status_code, error.headers)
+    status = error.status_code
+    body = answered_text(text, "notFound", status, request.scope["path"])
+    return JsonResponse(body, status, error.headers)
 
 
 async def _answer_nobody(_request: Request, error: Exception) -> Response:
@@ -238,11 +246,11 @@ async def _answer_no_thread(request: Request, error: Exception) -> Response:
     return await answer_error(request, Unavailable(reason))
 
 
-async def _answer_bug(_request: Request, error: Exception) -> Response:
+async def _answer_bug(request: Request, error: Exception) -> Response:
     # The documented top-level boundary: the trace goes to the log, a short answer to the client.
     logger.error("a request failed because of a bug in Penstock", exc_info=error)
     text = f"internal error ({type(error).__name__}); the log of this process has the details"
-    return JsonResponse({"error": text, "errorCode": "general"}, 500)
+    return JsonResponse(answered_text(text, "general", 500, request.scope["path"]), 500)
 
 
 def process_status() -> dict[str, object]:
@@ -277,21 +285,32 @@ async def _discovered(_request: Request) -> Response:
 def application(
     routes: Sequence[BaseRoute],
     *,
-    token: str | None = None,
+    access: AccessControl,
+    rules: RouteRules = ROUTE_RULES,
     metrics: Callable[[], bytes] | None = None,
     body_bytes_max: int = BODY_BYTES_MAX,
+    streamed: Container[str] = (),
     inside: Sequence[Middleware] = (),
+    outside: Sequence[Middleware] = (),
     ready: Callable[[], ReadyState] | None = None,
+    accepts_sessions: bool = False,
 ) -> Starlette:
     """Build an application.
 
     Args:
         routes: Its own routes.
-        token: Required bearer token; None: no check.
+        access: The access control of this process.
+        rules: The right that each route needs.
         metrics: Returns the text of `/metrics`.
         body_bytes_max: Largest body.
-        inside: Further middleware between the token check and the routes.
+        streamed: Paths whose handlers read bodies piece by piece, and limit them themselves.
+        inside: Further middleware between the authentication and the routes.
+        outside: Further middleware before the authentication.
         ready: Returns the state for ``/status/ready``; None: ready once it answers.
+        accepts_sessions: Whether sessions of browsers count.
+
+    Raises:
+        LookupError: A route has no rule.
     """
 
     async def health(_request: Request) -> Response:
@@ -302,16 +321,17 @@ def application(
             return JsonResponse({"ready": True})
         state = ready()
         status = 200 if state.ready else 503
-        if token is not None and not _shows(request, token):
-            # Load balancers send no token, and need no reasons.
+        asked = access_of(request)
+        if not asked.may(Action.READ, STATUS.kind, STATUS.name):
+            # Load balancers send no credential, and need no reasons.
             return JsonResponse({"ready": state.ready}, status)
-        return JsonResponse(state.to_json(), status)
+        return JsonResponse({**state.to_json(), "memoryBytes": resident_bytes()}, status)
 
     def metrics_text(_request: Request) -> Response:
         return PlainTextResponse(metrics() if metrics else b"", media_type=METRICS_TYPE)
 
-    app = Starlette(
-        routes=[
+    every = guarded(
+        [
             *routes,
             Route("/status", _status),
             Route("/status/health", health),
@@ -322,10 +342,15 @@ def application(
             Route("/metrics", metrics_text),
             Route("/stats", _stats),
         ],
+        rules,
+    )
+    app = Starlette(
+        routes=every,
         middleware=[
             Middleware(SlashAtEnd),
-            Middleware(BearerToken, token=token),
-            Middleware(BodyLimit, limit_bytes=body_bytes_max),
+            *outside,
+            Middleware(Authentication, control=access, accepts_sessions=accepts_sessions),
+            Middleware(BodyLimit, limit_bytes=body_bytes_max, streamed=streamed),
             *inside,
         ],
         exception_handlers={

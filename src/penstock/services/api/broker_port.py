@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from penstock.broker.broker_client import BrokerClient
+from penstock.core.bearer import Bearer
 from penstock.core.errors import NotFound, NotReachable
 from penstock.indexing.read_plan import AvailableRange, SeenTopic
 from penstock.services.json_client import COMMAND_LINE
@@ -34,7 +35,7 @@ class HttpBrokerPort:
         token: Bearer token, if the broker requires one.
     """
 
-    def __init__(self, find: Callable[[], str], token: str | None = None) -> None:
+    def __init__(self, find: Callable[[], str], token: Bearer = None) -> None:
         self._find = find
         self._token = token
         self._clients = threading.local()
@@ -95,7 +96,11 @@ class HttpBrokerPort:
         client: BrokerClient | None = getattr(self._clients, "client", None)
         if client is None:
             client = BrokerClient(
-                self._find(), token=self._token, timeout_s=TIMEOUT_S, remedies=COMMAND_LINE
+                self._find(),
+                token=self._token,
+                timeout_s=TIMEOUT_S,
+                remedies=COMMAND_LINE,
+                role="broker",
             )
             self._clients.client = client
         try:

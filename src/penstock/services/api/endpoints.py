@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import InvalidRequest
 from penstock.services.api.asgi import JsonResponse
+from penstock.services.api.request_access import RequestAccess, access_of
 
 _DIGITS_MAX: Final = 20
 
@@ -54,10 +55,11 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class EndpointCall:
-    """One call of an endpoint: parameters checked against the declaration, and the body."""
+    """One call of an endpoint: parameters checked against the declaration, body, and principal."""
 
     parameters: Mapping[str, str]
     body: bytes
+    access: RequestAccess
 
     def get(self, name: str) -> str | None:
         """Return a parameter as text; None: it was not given."""
@@ -150,7 +152,8 @@ def open_api(title: str, version: str, endpoints: Sequence[Endpoint]) -> dict[st
 
 def _handler(endpoint: Endpoint) -> Callable[[Request], object]:
     async def handle(request: Request) -> Response:
-        call = EndpointCall(_checked(request, endpoint), await request.body())
+        access = access_of(request)
+        call = EndpointCall(_checked(request, endpoint), await request.body(), access)
         answer = await run_in_threadpool(endpoint.answer, call)
         return answer if isinstance(answer, Response) else JsonResponse(answer)
 

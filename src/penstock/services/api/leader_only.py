@@ -20,10 +20,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.core.errors import Unavailable
-from penstock.core.http_errors import error_body
+from penstock.core.http_errors import error_body, plain_body
 from penstock.core.waits import WaitTable
 from penstock.services.api.asgi import JsonResponse
-from penstock.services.api.indexer.request_parts import PREFIX
+from penstock.services.api.indexer.request_parts import OWN, PREFIX
 from penstock.services.membership.leases import no_leader
 
 _NOBODY = "no overlord leads now"
@@ -65,7 +65,7 @@ class LeaderOnly:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or redirect it to the leader."""
         path = scope["path"] if scope["type"] == "http" else ""
-        if not path.startswith(PREFIX + "/"):
+        if not path.startswith((f"{PREFIX}/", f"{OWN}/")):
             await self._app(scope, receive, send)
             return
         endpoint = path.removeprefix(PREFIX)
@@ -95,7 +95,7 @@ class LeaderOnly:
         query = scope.get("query_string", b"")
         where = leader + raw_path.decode("ascii") + (f"?{query.decode('ascii')}" if query else "")
         text = f"this overlord does not lead: ask {leader}"
-        return JsonResponse({"error": text, "errorCode": "notLeader"}, 307, {"Location": where})
+        return JsonResponse(plain_body(text, "notLeader"), 307, {"Location": where})
 
     def _nobody(self, silence: Unavailable | None) -> Unavailable:
         """Return the error for a request that no overlord answers, with its cause if known."""

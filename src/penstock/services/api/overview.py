@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.core.bearer import Bearer
 from penstock.core.clock import Clock
 from penstock.core.errors import Dependency, NotReachable, PenstockError, Unavailable
 from penstock.core.waits import DependencyWait, WaitTable, merged, waits_from_json
@@ -20,7 +21,7 @@ from penstock.services.json_client import JsonClient
 from penstock.services.membership.leases import LeaseDirectory
 from penstock.services.membership.membership import BrokerFinder
 from penstock.services.options.option_values import HostPort
-from penstock.services.readiness import ReadyState
+from penstock.services.readiness import ReadyState, resident_bytes
 
 SERVICES: Final = ("router", "overlord", "flow", "worker")
 _ANSWER_S: Final = 3.0
@@ -35,7 +36,12 @@ _DEPENDENCIES: Final[Mapping[str, Dependency]] = {
 
 @dataclass(frozen=True, slots=True)
 class ServiceState:
-    """State of one process."""
+    """State of one process.
+
+    Attributes:
+        memory_bytes: Its memory in RAM, without that of the processes that it started; None if
+            unknown.
+    """
 
     service: str
     instance: str
@@ -43,6 +49,7 @@ class ServiceState:
     ready: bool
     reasons: tuple[str, ...] = ()
     waits: tuple[DependencyWait, ...] = ()
+    memory_bytes: int | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return its entry in ``/status``."""
@@ -52,6 +59,7 @@ class ServiceState:
             "address": self.address,
             "ready": self.ready,
             "reasons": list(self.reasons),
+            "memoryBytes": self.memory_bytes,
         }
 
 
@@ -74,7 +82,7 @@ class ProcessOverview:
         broker: BrokerFinder,
         own_state: Callable[[], ReadyState],
         clock: Clock,
-        token: str | None,
+        token: Bearer,
     ) -> None:
         self._directory = directory
         self._own = own
@@ -141,9 +149,14 @@ class ProcessOverview:
     def _state(self, place: tuple[str, str, str], own: ReadyState) -> ServiceState:
         service, instance, address = place
         if address == self._own:
-            return ServiceState(service, instance, address, own.ready, tuple(own.texts()))
+            return ServiceState(
+                *(service, instance, address, own.ready, tuple(own.texts())),
+                memory_bytes=resident_bytes(),
+            )
         work = _request_name(service, address)
-        client = JsonClient(f"http://{address}", token=self._token, timeout_s=_ANSWER_S)
+        client = JsonClient(
+            HostPort.parse(address).url, token=self._token, timeout_s=_ANSWER_S, role=service
+        )
         try:
             _, _, content = client.exchange("GET", "/status/ready")
             answer = json.loads(content)
@@ -164,6 +177,7 @@ class ProcessOverview:
             *(service, instance, address, bool(answer["ready"])),
             tuple(map(str, reasons)) if isinstance(reasons, list) else (),
             waits_from_json(answer.get("waits")),
+            memory if isinstance(memory := answer.get("memoryBytes"), int) else None,
         )
 
 

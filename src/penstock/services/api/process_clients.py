@@ -7,9 +7,11 @@ the caller knows which calls may be repeated, and for how long.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
+from penstock.core.bearer import Bearer
 from penstock.core.errors import Dependency, PenstockError, Unavailable
 from penstock.core.waits import waits_from_json
 from penstock.core.whole_numbers import int64_of, is_int64
@@ -129,24 +131,24 @@ class HttpTaskClient:
 
     Args:
         locate: Returns the address of a task's peon; None while it is unknown.
-        token: Bearer token.
+        bearer_of: Returns the bearer token that a task's peon accepts.
         timeout_s: Limit for connecting and for each read.
     """
 
     def __init__(
         self,
         locate: Callable[[str], TaskLocation | None],
-        token: str | None = None,
+        bearer_of: Callable[[str], str] = lambda _: "",
         *,
         timeout_s: float = PEON_TIMEOUT_S,
     ) -> None:
         self._locate = locate
-        self._token = token
+        self._bearer_of = bearer_of
         self._timeout_s = timeout_s
 
     def within(self, answer_ms: int) -> HttpTaskClient:
         """Return a client whose answers are awaited for this time."""
-        return HttpTaskClient(self._locate, self._token, timeout_s=answer_ms / 1000)
+        return HttpTaskClient(self._locate, self._bearer_of, timeout_s=answer_ms / 1000)
 
     def report(self, task_id: str) -> TaskReport:
         """Return the report of a task."""
@@ -181,7 +183,12 @@ class HttpTaskClient:
         if location is None:
             raise Unavailable(f"it is not known yet where task {task_id} runs")
         address = HostPort(location.host, location.port)
-        return JsonClient(f"http://{address}", token=self._token, timeout_s=self._timeout_s)
+        return JsonClient(
+            address.url,
+            token=partial(self._bearer_of, task_id),
+            timeout_s=self._timeout_s,
+            role="peon",
+        )
 
 
 def worker_report_to_json(report: WorkerReport) -> dict[str, object]:
@@ -280,15 +287,16 @@ def _task_from_json(value: dict[str, object]) -> WorkerTask:
 class HttpWorkerClient:
     """`WorkerClient` over a worker's HTTP API."""
 
-    def __init__(self, name: str, address: HostPort, token: str | None = None) -> None:
+    def __init__(self, name: str, address: HostPort, token: Bearer = None) -> None:
         self._name = name
         self._token = token
         self.address = address
         self._client = JsonClient(
-            f"http://{address}",
+            address.url,
             token=token,
             timeout_s=WORKER_TIMEOUT_S,
             dependency=Dependency.WORKER,
+            role="worker",
         )
 
     @property
@@ -312,6 +320,7 @@ class HttpWorkerClient:
             self._client.base_url,
             token=self._token,
             timeout_s=wait_ms / 1000 + WORKER_TIMEOUT_S,
+            role="worker",
         )
         return worker_changes_from_json(client.get("/druid-internal/v1/worker", query))
 
@@ -349,7 +358,7 @@ class HttpWorkerClient:
 class LeasedWorkers:
     """`WorkerDirectory` over leases."""
 
-    def __init__(self, directory: LeaseDirectory, token: str | None = None) -> None:
+    def __init__(self, directory: LeaseDirectory, token: Bearer = None) -> None:
         self._directory = directory
         self._token = token
 
@@ -373,9 +382,11 @@ class WorkerLocator:
     """
 
     def __init__(
-        self, worker: HostPort, broker: HostPort | None = None, token: str | None = None
+        self, worker: HostPort, broker: HostPort | None = None, token: Bearer = None
     ) -> None:
-        self._worker = JsonClient(f"http://{worker}", token=token, timeout_s=WORKER_TIMEOUT_S)
+        self._worker = JsonClient(
+            worker.url, token=token, timeout_s=WORKER_TIMEOUT_S, role="worker"
+        )
         self._broker = broker
 
     def broker_url(self) -> str:
@@ -411,7 +422,7 @@ class HttpActionClient:
         self,
         task_id: str,
         locator: WorkerLocator,
-        token: str | None = None,
+        token: Bearer = None,
         worker: str | None = None,
     ) -> None:
         self._task_id = task_id
@@ -422,10 +433,11 @@ class HttpActionClient:
     def perform(self, action: TaskAction[R]) -> R:
         """Send an action and return its answer; see `ActionClient`."""
         client = JsonClient(
-            f"http://{self._locator.overlord()}",
+            self._locator.overlord().url,
             token=self._token,
             timeout_s=ACTION_TIMEOUT_S,
             dependency=Dependency.OVERLORD,
+            role="overlord",
         )
         body = {"task": self._task_id, "worker": self._worker, "action": action.to_json()}
         answer = client.post("/druid/indexer/v1/action", body)

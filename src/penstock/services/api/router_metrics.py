@@ -7,13 +7,14 @@ the metrics of other parts are reported nevertheless.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, Protocol
 
+from penstock.core.bearer import Bearer
 from penstock.core.clock import Clock
 from penstock.core.errors import PenstockError
 from penstock.core.loop_stalls import samples_of
-from penstock.core.metrics import Sample
+from penstock.core.metrics import Kind, Sample
 from penstock.core.threads import death_samples
 from penstock.core.waits import waits_from_json
 from penstock.indexing.specs.compaction import AUTOCOMPACT
@@ -47,6 +48,35 @@ class MetricsStore(Protocol):
         ...
 
 
+# Type, name, the broker's name, and meaning.
+_ACCESS: Final[Sequence[tuple[Kind, str, str, str]]] = (
+    (
+        "counter",
+        "penstock_broker_access_denied_total",
+        "access_denied_total",
+        "Requests refused by the rules of access at the broker",
+    ),
+    (
+        "counter",
+        "penstock_broker_access_failed_logins_total",
+        "access_failed_logins_total",
+        "Requests with an invalid credential at the broker",
+    ),
+    (
+        "gauge",
+        "penstock_broker_access_invalid_files",
+        "access_invalid_files",
+        "Files of access that are not valid at the broker",
+    ),
+    (
+        "gauge",
+        "penstock_broker_audit_waiting",
+        "audit_waiting",
+        "Records of the broker's audit that are not in its topic yet",
+    ),
+)
+
+
 def _gauge(name: str, about: str, value: float, **labels: str) -> Sample:
     return Sample(name, "gauge", about, tuple(labels.items()), value)
 
@@ -59,7 +89,7 @@ class RouterMetrics:
         store: MetricsStore,
         broker: BrokerFinder,
         directory: LeaseDirectory,
-        token: str | None = None,
+        token: Bearer = None,
         *,
         clock: Clock,
     ) -> None:
@@ -108,7 +138,9 @@ class RouterMetrics:
 
     def of_broker(self) -> Iterator[Sample]:
         """Read the depth and the end of each stream partition, refused requests and stalls."""
-        broker = JsonClient(self._broker.http().url, token=self._token, timeout_s=TIMEOUT_S)
+        broker = JsonClient(
+            self._broker.http().url, token=self._token, timeout_s=TIMEOUT_S, role="broker"
+        )
         stats = broker.get("/stats", {"format": "json"})
         http = stats.get("http") if isinstance(stats, dict) else None
         refused = http.get("refused") if isinstance(http, dict) else None
@@ -120,6 +152,9 @@ class RouterMetrics:
                 (("reason", str(reason)),),
                 whole(refused, reason),
             )
+        access = stats.get("access") if isinstance(stats, dict) else None
+        if isinstance(access, dict):
+            yield from _access(access)
         stalls = stats.get("loop_stall_ms") if isinstance(stats, dict) else None
         if isinstance(stalls, dict):
             longest, count = float(stalls.get("max", 0)), float(stalls.get("over_50", 0))
@@ -135,6 +170,13 @@ class RouterMetrics:
             yield from death_samples("broker", counts)
         for topic in objects(stats, "topics"):
             name = str(topic.get("topic_name"))
+            yield Sample(
+                "penstock_topic_repeated_publishes_total",
+                "counter",
+                "Publishes that a producer repeated, and that were stored once",
+                (("topic", name),),
+                whole(topic, "repeated_publishes"),
+            )
             for part in objects(topic, "partitions"):
                 labels = {"topic": name, "partition": str(part.get("partition"))}
                 latest, earliest = whole(part, "latest"), whole(part, "earliest")
@@ -142,11 +184,20 @@ class RouterMetrics:
                     "penstock_topic_messages", "Messages kept", latest - earliest, **labels
                 )
                 yield _gauge("penstock_topic_latest_offset", "Next offset", latest, **labels)
+                cursors = part.get("cursors")
+                for cursor in cursors if isinstance(cursors, dict) else ():
+                    yield _gauge(
+                        "penstock_topic_cursor_lag",
+                        "Messages after a reader's cursor",
+                        latest - whole(cursors, cursor),
+                        **labels,
+                        cursor=str(cursor),
+                    )
 
     def of_overlord(self) -> Iterator[Sample]:
         """Read lag, health and rows of each supervisor, and the tasks."""
         address = self._directory.find("overlord")
-        overlord = JsonClient(f"http://{address}", token=self._token, timeout_s=TIMEOUT_S)
+        overlord = JsonClient(address.url, token=self._token, timeout_s=TIMEOUT_S, role="overlord")
         prefix = "/druid/indexer/v1"
         # One request and one query for all supervisors.
         supervisors = objects(overlord.get(f"{prefix}/supervisor", {"state": "true"}))
@@ -201,3 +252,16 @@ def _sizes(snapshot: Snapshot) -> dict[str, tuple[int, int, int]]:
         rows += whole(row.payload, "totalRows")
         found[row.datasource] = (count + 1, rows, size + whole(row.payload, "size"))
     return found
+
+
+def _access(counts: Mapping[str, object]) -> Iterator[Sample]:
+    """Return the metrics of access at the broker; those of the audit only with `--audit-topic`."""
+    for kind, name, field, about in _ACCESS:
+        if field in counts:
+            yield Sample(name, kind, about, (), whole(counts, field))
+    for reason in ("deleted", "not_written"):
+        if (field := f"audit_lost_total_{reason}") in counts:
+            about = "Records of the broker's audit that do not reach its topic, by reason"
+            labels = (("reason", reason),)
+            lost = whole(counts, field)
+            yield Sample("penstock_broker_audit_lost_total", "counter", about, labels, lost)

@@ -1,4 +1,4 @@
-"""Check the expressions of a spec, which only Spark can parse.
+"""Check the expressions of a spec, whose calls only Spark can resolve.
 
 Owns the places of expressions in the JSON. The overlord checks everything else, but has no Spark.
 The router has a Spark, so it checks expressions before it forwards a spec. Values that do not have
@@ -37,6 +37,15 @@ Mistakes = Callable[[Sequence[str]], Sequence[str]]
 def is_checked(path: str) -> bool:
     """Return whether requests to this path contain a spec."""
     return path in {_SUPERVISOR, _TASK} or path.startswith(_COMPACTION)
+
+
+def datasources_named(body: bytes) -> Iterator[str]:
+    """Yield what may be the datasource that a spec writes, in JSON or YAML."""
+    value = _value(body)
+    for owner in (value, _inner(value, "spec"), _inner(value, "spec", "dataSchema")):
+        name = _inner(owner, "dataSource")
+        if isinstance(name, str):
+            yield name
 
 
 def check_expressions(path: str, body: bytes, mistakes: Mistakes) -> None:

@@ -1,72 +1,72 @@
 """`POST /druid/v2/sql`: queries in Druid's JSON, answers in Druid's formats.
 
-Owns the format of requests, and errors in Druid's format. Queries run in `penstock.spark.sql`. When
-a client disconnects, its query is cancelled, and the files of its answer are deleted. A client that
-stops reading counts as disconnected: the server closes its connection
-(`broker.http_server.http_connection`).
+Owns the turns of queries, and errors in Druid's format. `sql_request` reads requests, `sql_answer`
+sends the rows, and queries run in `penstock.spark.sql`. When a client disconnects, its query is
+cancelled, and the files of its answer are deleted. A client that stops reading counts as
+disconnected: the server closes its connection (`broker.http_server.http_connection`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 import logging
 import os
-import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from urllib.parse import quote
 
-import orjson
 from anyio import CapacityLimiter, to_thread
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from penstock.core.errors import InvalidRequest, PenstockError, Unavailable, counted
-from penstock.core.instants import parse_time
-from penstock.core.loop_tasks import start_awaited, start_job
-from penstock.core.sql_sizes import check_text, statement_tokens
-from penstock.core.whole_numbers import is_int64
+from penstock.core.access.principal import PrincipalKind
+from penstock.core.access.quotas import Quota
+from penstock.core.access.rules import Action, Resource, ResourceKind
+from penstock.core.errors import Forbidden, PenstockError, TooLargeForQuota, Unavailable
+from penstock.core.http_errors import retry_headers
+from penstock.core.intervals import format_time
+from penstock.core.loop_tasks import retrieve_exception, start_awaited, start_job
 from penstock.indexing.engine import EngineFailure
+from penstock.services.api.access_rules import QUERIES
 from penstock.services.api.asgi import JsonResponse
-from penstock.services.api.indexer.sql_task import refuse_writes
 from penstock.services.api.indexer.task_json import typed_error
+from penstock.services.api.lookups import SeenLookups
+from penstock.services.api.request_access import RequestAccess, access_of, on_behalf_of
 from penstock.services.api.sql_answer import SqlAnswer, close_on_thread, close_soon
-from penstock.services.api.sql_results import (
-    CONTENT_TYPES,
-    TypeName,
-    check_format,
-    check_names,
-    write_rows,
-)
+from penstock.services.api.sql_request import SqlRequest, read_body
+from penstock.services.api.sql_results import CONTENT_TYPES, check_columns, write_rows
+from penstock.services.api.sql_statements import StatementRoutes
 from penstock.services.emitter.emitter import Emitter
 from penstock.services.emitter.events import MetricEvent
 from penstock.services.json_client import TRUNCATED_HEADER
-from penstock.spark.projections.selector import projection_options
-from penstock.spark.sql.service import (
-    LargeAnswer,
-    RegisteredQuery,
-    SqlQuery,
-    SqlResult,
-    SqlValue,
-)
+from penstock.spark.sql.crash_principals import SparkEndsRefused
+from penstock.spark.sql.limited_tables import SqlReader
+from penstock.spark.sql.service import LargeAnswer, RegisteredQuery, SqlQuery, SqlResult
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from penstock.core.clock import Clock
     from penstock.core.metrics import MetricRegistry
+    from penstock.services.api.system_tables import SystemTables
+    from penstock.spark.sql.fetcher import RowSource
+    from penstock.spark.sql.metadata_rows import MetadataSource
+    from penstock.storage.lookup_rows import LookupTables
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 PATH = "/druid/v2/sql"
+QUERIES_PATH = "/penstock/v1/queries"
 ID_HEADER = "X-Druid-SQL-Query-Id"
+ENGINE_HEADER = "X-Penstock-Engine"
 
 # Time for the interruption after the time limit; planning may ignore an interruption.
 OVERDUE_S = 2.0
@@ -79,18 +79,27 @@ RUNNING_MAX = 32
 LARGE_MAX: Final = max(1, (os.cpu_count() or 1) // 2)
 
 
-_UTC: Final = (None, "", "UTC", "Etc/UTC", "GMT", "Z", "+00:00")
-_TIMES: Final = ("TIMESTAMP", "DATE")
-# The JSON types with which a parameter of each of Druid's types may be written.
-_PARAMETER_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
-    **dict.fromkeys(("VARCHAR", "CHAR"), (str,)),
-    **dict.fromkeys(("TINYINT", "SMALLINT", "INTEGER", "BIGINT"), (int,)),
-    **dict.fromkeys(("FLOAT", "REAL", "DOUBLE", "DECIMAL"), (int, float)),
-    "BOOLEAN": (bool,),
-    **dict.fromkeys(_TIMES, (str, int)),
-}
-_QUERY_ID: Final = re.compile(r"[!-~]{1,255}")
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_SHOWN_CHARACTERS: Final = 2_000
+"""A statement may have megabytes; the list of running queries has its beginning."""
+
+_EVERY_DATASOURCE: Final = Resource(ResourceKind.DATASOURCE, "*")
+
+
+@dataclass(frozen=True, slots=True)
+class AskedQuery:
+    """The query of a request, and how its answer is written.
+
+    Attributes:
+        query: The query, without what depends on its principal.
+        check: Checks the columns of the answer; raises InvalidRequest.
+        write: Writes the rows of the answer.
+        media_type: The content type of the answer.
+    """
+
+    query: SqlQuery
+    check: Callable[[pa.Schema], object]
+    write: Callable[[RowSource], Iterator[bytes]]
+    media_type: str
 
 
 class SqlPort(Protocol):
@@ -117,6 +126,11 @@ class SqlRoutes:
         metrics: Registry for times and failures.
         emitter: Gets an event for each query, under Druid's name for it.
         clock: Time.
+        system: The tables of `sys`; None: they cannot be queried.
+        lookups: The lookups; None: they cannot be queried.
+
+    Attributes:
+        clock: Time.
     """
 
     def __init__(
@@ -125,20 +139,30 @@ class SqlRoutes:
         metrics: MetricRegistry,
         emitter: Emitter,
         clock: Clock,
+        system: SystemTables | None = None,
+        lookups: LookupTables | None = None,
     ) -> None:
         self._service = service
+        self._system = system
+        self._lookups = lookups
         self._slots = _QuerySlots(RUNNING_MAX, f"{RUNNING_MAX} others run")
         self._large_slots = _QuerySlots(
             LARGE_MAX, "other large answers are written", CapacityLimiter(LARGE_MAX)
         )
+        # Registered queries, by their ids.
+        self._registered: dict[str, _OwnQuery] = {}
         # Registered queries that wait for their turn, by their ids.
         self._waiting: dict[str, _Waiting] = {}
         self._emitter = emitter
-        self._clock = clock
+        self.clock = clock
         self._seconds = metrics.histogram("penstock_sql_seconds", "Time to the answer of a query")
         self._failures = metrics.counter("penstock_sql_failures_total", "Queries that failed")
         self._large = metrics.counter(
             "penstock_sql_large_answers_total", "Answers that went through files"
+        )
+        self._refused = metrics.counter(
+            "penstock_sql_spark_ends_refused_total",
+            "Queries refused because Spark ended too often over those of their principal",
         )
         self._abandoned = metrics.counter(
             "penstock_sql_abandoned_total",
@@ -149,45 +173,162 @@ class SqlRoutes:
         """Return the routes."""
         return [
             Route(PATH, self.execute, methods=["POST"]),
+            *StatementRoutes(self, self.clock).routes(),
             Route(PATH + "/{query_id:path}", self.cancel, methods=["DELETE"]),
+            Route(QUERIES_PATH, self.list_queries),
         ]
 
     async def execute(self, request: Request) -> Response:
         """Answer a query."""
+        return await self.answer(request, _asked, ID_HEADER)
+
+    async def answer(
+        self, request: Request, read: Callable[[Request], Awaitable[AskedQuery]], id_header: str
+    ) -> Response:
+        """Answer the query of a request, in any language that becomes SQL.
+
+        Args:
+            request: The request.
+            read: Reads the query from it; may raise PenstockError.
+            id_header: The header of the answer that has the id of the query.
+        """
         query_id = str(uuid.uuid4())
-        started_s = self._clock.monotonic_s()
+        started_s = self.clock.monotonic_s()
         try:
-            body = await _body(request)
-            # Parsing a long statement takes a while, and other requests must be answered meanwhile.
-            wanted = await run_in_threadpool(_Wanted, body)
+            wanted = await read(request)
             query_id = wanted.query.query_id or query_id
             query = replace(wanted.query, query_id=query_id, arrived_s=started_s)
-            result = await self._answer(request, query)
+            result = await self._run(request, query)
             try:
-                check_names(result.rows.schema.names, wanted.result_format)
+                wanted.check(result.rows.schema)
             except BaseException:
                 await close_on_thread(result)
                 raise
         except PenstockError as error:
-            self._failures.add()
-            self._emit(query_id, started_s, success=False)
-            return _refusal(error, query_id)
-        self._seconds.observe(self._clock.monotonic_s() - started_s)
-        self._emit(query_id, started_s, success=True)
-        headers = {ID_HEADER: query_id}
+            self._note_failure(access_of(request), error, query_id, started_s)
+            return _refusal(error, {id_header: query_id})
+        self._note_success(query_id, started_s)
+        headers = {id_header: query_id, ENGINE_HEADER: result.engine}
         if result.truncated:
             headers[TRUNCATED_HEADER] = "true"
         if result.projection:
             # A header accepts only these characters.
             headers["X-Penstock-Projection"] = quote(result.projection)
-        form = wanted.result_format
         return SqlAnswer(
             result,
-            write_rows(result.rows, form, header=wanted.header, types=wanted.types),
+            wanted.write(result.rows),
             partial(self._abandon, query_id),
             headers,
-            CONTENT_TYPES[form],
+            wanted.media_type,
         )
+
+    async def run(self, request: Request, query: SqlQuery) -> SqlResult:
+        """Run a query for the principal of a request of another protocol.
+
+        It is limited, recorded and counted as one of this route, and cancelled when the client
+        disconnects.
+
+        Args:
+            request: The request, whose body has been read.
+            query: The statement with its parameters.
+
+        Raises:
+            PenstockError: As `SqlService.query`.
+        """
+        query_id, started_s = query.query_id or str(uuid.uuid4()), self.clock.monotonic_s()
+        try:
+            query = replace(query, query_id=query_id, arrived_s=started_s)
+            result = await self._run(request, query)
+        except PenstockError as error:  # narrow: counts
+            self._note_failure(access_of(request), error, query_id, started_s)
+            raise
+        self._note_success(query_id, started_s)
+        return result
+
+    async def _run(self, request: Request, query: SqlQuery) -> SqlResult:
+        return await self._answer(request, self._for_principal(request, access_of(request), query))
+
+    def begin(self, request: Request, query: SqlQuery) -> BegunAlone:
+        """Begin a query that continues after the end of its request."""
+        # The trail of a request ends with it.
+        access = replace(access_of(request), trail=None)
+        own = _OwnQuery(self._for_principal(request, access, query), access)
+        answer = start_awaited(self._in_turn(own))
+        answer.add_done_callback(retrieve_exception)  # the server may stop before it is awaited
+        return BegunAlone(own, answer, self)
+
+    async def ended_alone(self, own: _OwnQuery, answer: asyncio.Task[SqlResult]) -> SqlResult:
+        """Return the answer of a query that no client waits for.
+
+        Raises:
+            PenstockError: It failed, took too long, or was cancelled.
+        """
+        query, started_s = own.query, own.query.arrived_s or 0.0
+        try:
+            await asyncio.wait((answer,), timeout=self._left_s(query))
+            if not answer.done():
+                answer.add_done_callback(_drop)
+                raise self._overdue(own, answer)
+            if answer.cancelled():
+                raise EngineFailure("the query did not begin: it was cancelled")
+            result = answer.result()
+        except PenstockError as error:  # narrow: counts it
+            self._note_failure(own.access, error, query.query_id, started_s)
+            raise
+        self._note_success(query.query_id, started_s)
+        return result
+
+    def _for_principal(self, request: Request, access: RequestAccess, query: SqlQuery) -> SqlQuery:
+        """Return a query with the rights and quotas of the principal of a request."""
+        quotas = access.control.quotas.of(access.principal)
+        return replace(
+            query,
+            reader=reader_of(access),
+            quota_ms=quotas.query_time,
+            quota_bytes=quotas.query_bytes,
+            on_read=_recorder(access),
+            principal=_suspected(access),
+            metadata=self._metadata(request, access),
+            lookups=None if self._lookups is None else SeenLookups(self._lookups, access),
+        )
+
+    def _note_success(self, query_id: str, started_s: float) -> None:
+        self._seconds.observe(self.clock.monotonic_s() - started_s)
+        self._emit(query_id, started_s, success=True)
+
+    def _note_failure(
+        self, access: RequestAccess, error: PenstockError, query_id: str, started_s: float
+    ) -> None:
+        if isinstance(error, Forbidden):
+            with suppress(Forbidden):  # only recorded: the answer is the service's
+                access.require(Action.READ, _EVERY_DATASOURCE)
+        self._note_quota(access, error, started_s)
+        self._failures.add()
+        self._emit(query_id, started_s, success=False)
+
+    def _metadata(self, request: Request, access: RequestAccess) -> MetadataSource | None:
+        """Return the tables of `sys` as the principal of a request sees them."""
+        if self._system is None:
+            return None
+        return self._system.seen_by(access, on_behalf_of(request), partial(self._seen, access))
+
+    def _note_quota(self, access: RequestAccess, error: PenstockError, started_s: float) -> None:
+        """Count a query that was ended or refused because of a quota, or of earlier queries."""
+        quotas = access.control.quotas.of(access.principal)
+        passed_ms = (self.clock.monotonic_s() - started_s) * 1_000
+        exceeded = None
+        if isinstance(error, SparkEndsRefused):
+            self._refused.add()
+            access.control.quotas.refusals.record(
+                access.principal, "spark_ends", str(error), access.origin
+            )
+        elif isinstance(error, TooLargeForQuota):
+            exceeded = Quota.QUERY_BYTES
+        elif quotas.query_time and isinstance(error, EngineFailure):
+            exceeded = Quota.QUERY_TIME if passed_ms >= quotas.query_time else None
+        if exceeded is not None:
+            refusals = access.control.quotas.refusals
+            refusals.add(access.principal, exceeded, str(error), access.origin)
 
     def _abandon(self, query_id: str) -> None:
         logger.info("query %s ended before its client had received all of the answer", query_id)
@@ -197,7 +338,7 @@ class SqlRoutes:
         """Run the query; cancel it when the client disconnects."""
         left_s = self._left_s(query)
         # Another query may have the same id, so all below acts on this object and not on the id.
-        own = _OwnQuery(query)
+        own = _OwnQuery(query, access_of(request))
         # Before the query, which would run on without a client if the watch could not start.
         gone = start_job("client watch", _gone(request))
         try:
@@ -228,9 +369,9 @@ class SqlRoutes:
 
     def _left_s(self, query: SqlQuery) -> float:
         """Return how long to wait for the answer: slightly longer than Spark's time limit."""
-        since_s = self._clock.monotonic_s() if query.arrived_s is None else query.arrived_s
+        since_s = self.clock.monotonic_s() if query.arrived_s is None else query.arrived_s
         until_s = since_s + self._service.timeout_ms(query) / 1000 + OVERDUE_S
-        return max(0.0, until_s - self._clock.monotonic_s())
+        return max(0.0, until_s - self.clock.monotonic_s())
 
     def _overdue(self, own: _OwnQuery, answer: asyncio.Task[SqlResult]) -> EngineFailure:
         """Stop waiting: the query was interrupted already, or has not begun."""
@@ -250,15 +391,24 @@ class SqlRoutes:
 
     async def _in_turn(self, own: _OwnQuery) -> SqlResult:
         # Before anything that takes time, because the client may cancel the id at once.
-        with self._service.registered(own.query) as registered:
+        access = own.access
+        running = access.control.quotas.queries.held(access.principal, access.origin)
+        with running, self._service.registered(own.query) as registered:
             own.registered = registered
-            answer = await self._turn(own, self._slots, registered.run)
-            if isinstance(answer, LargeAnswer):
-                # The turn of small answers has been returned, so that they do not wait for large
-                # ones.
-                self._large.add()
-                return await self._turn(own, self._large_slots, answer.run)
-            return answer
+            self._registered[own.query.query_id] = own
+            try:
+                return await self._run_in_turn(own, registered)
+            finally:
+                del self._registered[own.query.query_id]
+
+    async def _run_in_turn(self, own: _OwnQuery, registered: RegisteredQuery) -> SqlResult:
+        answer = await self._turn(own, self._slots, registered.run)
+        if isinstance(answer, LargeAnswer):
+            # The turn of small answers has been returned, so that they do not wait for large
+            # ones.
+            self._large.add()
+            return await self._turn(own, self._large_slots, answer.run)
+        return answer
 
     async def _turn(self, own: _OwnQuery, turns: _QuerySlots, run: Callable[[], T]) -> T:
         task = asyncio.current_task()
@@ -277,19 +427,57 @@ class SqlRoutes:
             del self._waiting[own.query.query_id]
 
     def _emit(self, query_id: str, started_s: float, *, success: bool) -> None:
-        took_ms = (self._clock.monotonic_s() - started_s) * 1_000
+        took_ms = (self.clock.monotonic_s() - started_s) * 1_000
         dimensions = {"id": query_id, "success": str(success).lower()}
         self._emitter.emit(MetricEvent("sqlQuery/time", took_ms, dimensions))
+
+    async def list_queries(self, request: Request) -> Response:
+        """List the queries that run or wait for their turn, the oldest first.
+
+        A principal sees its own ones; with `manage system:queries`, those of everyone.
+        """
+        return JsonResponse(self._seen(access_of(request)))
+
+    def _seen(self, access: RequestAccess) -> list[dict[str, object]]:
+        """Return the JSON of the queries that a principal sees, on any thread."""
+        sees_all = access.may(Action.MANAGE, QUERIES.kind, QUERIES.name)
+        now_s, now_ms = self.clock.monotonic_s(), self.clock.now_ms()
+        return [
+            own.to_json(now_s, now_ms)
+            for own in tuple(self._registered.values())
+            if sees_all or own.access.principal.id == access.principal.id
+        ]
 
     async def cancel(self, request: Request) -> Response:
         """Cancel a query that runs or waits for its turn."""
         query_id = request.path_params["query_id"]
+        access = access_of(request)
+        own = self._registered.get(query_id)
+        if own is not None and own.access.principal.id != access.principal.id:
+            try:
+                access.require(Action.MANAGE, QUERIES)
+            except Forbidden:  # narrow: the queries of others do not exist for the principal
+                return Response(status_code=404)
         waiting = self._waiting.get(query_id)
         if waiting is not None:
             found = waiting.task.cancel()
         else:
             found = await run_in_threadpool(self._service.cancel, query_id)
         return Response(status_code=202 if found else 404)
+
+
+async def _asked(request: Request) -> AskedQuery:
+    """Read a query in Druid's JSON for SQL."""
+    body = await read_body(request)
+    # Parsing a long statement takes a while, and other requests must be answered meanwhile.
+    wanted = await run_in_threadpool(SqlRequest, body)
+    form = wanted.result_format
+    return AskedQuery(
+        wanted.query,
+        partial(check_columns, result_format=form),
+        partial(write_rows, result_format=form, header=wanted.header, types=wanted.types),
+        CONTENT_TYPES[form],
+    )
 
 
 class _QuerySlots:
@@ -324,8 +512,46 @@ class _OwnQuery:
     """
 
     query: SqlQuery
+    access: RequestAccess
     registered: RegisteredQuery | None = None
     waiting: _Waiting | None = None
+
+    def to_json(self, now_s: float, now_ms: int) -> dict[str, object]:
+        """Return the JSON of a query in the list of running ones."""
+        sql, arrived_s = self.query.sql, self.query.arrived_s
+        running_ms = 0 if arrived_s is None else round((now_s - arrived_s) * 1_000)
+        return {
+            "queryId": self.query.query_id,
+            "principal": self.access.principal.id,
+            "state": "RUNNING" if self.waiting is None else "WAITING",
+            "reason": "" if self.waiting is None else self.waiting.reason,
+            "statement": sql[:_SHOWN_CHARACTERS],
+            "isCut": len(sql) > _SHOWN_CHARACTERS,
+            "startTime": format_time(now_ms - running_ms),
+            "runningMs": running_ms,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class BegunAlone:
+    """A query that no client waits for."""
+
+    own: _OwnQuery
+    answer: asyncio.Task[SqlResult]
+    routes: SqlRoutes
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it has not begun to run."""
+        return self.own.registered is None or self.own.waiting is not None
+
+    async def result(self) -> SqlResult:
+        """Return its answer. Raises as `SqlRoutes.ended_alone`."""
+        return await self.routes.ended_alone(self.own, self.answer)
+
+    async def cancel(self) -> None:
+        """Cancel it."""
+        await _end(self.own, self.answer)
 
 
 async def _end(own: _OwnQuery, answer: asyncio.Task[SqlResult]) -> None:
@@ -351,166 +577,37 @@ async def _gone(request: Request) -> None:
         pass
 
 
-async def _body(request: Request) -> Mapping[str, object]:
-    raw = await request.body()
-    if request.headers.get("content-type", "").startswith("text/plain"):
-        return {"query": raw.decode(errors="replace")}
-    body: object
-    try:
-        body = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"the body is not valid JSON: {error}") from None
-    if not isinstance(body, dict):
-        raise InvalidRequest('the body must be a JSON object such as {"query": "SELECT 1"}')
-    return body
-
-
-class _Wanted:
-    """A request that was parsed and checked.
-
-    Unknown fields are ignored, because Druid's clients send some as hints.
-    """
-
-    def __init__(self, body: Mapping[str, object]) -> None:
-        statement = body.get("query")
-        if not isinstance(statement, str) or not statement.strip():
-            raise InvalidRequest("must be the text of a statement", place="query")
-        check_text(statement)
-        refuse_writes(statement)
-        self.result_format = check_format(body.get("resultFormat"))
-        self.header = _flag(body, "header")
-        self.types = _types(body, header=self.header)
-        context = body.get("context") or {}
-        if not isinstance(context, dict):
-            raise InvalidRequest("must be an object", place="context")
-        if (zone := context.get("sqlTimeZone")) not in _UTC:
-            raise InvalidRequest(
-                f"{zone!r:.60} is not UTC, the only time zone of answers: leave it out, and convert"
-                " in the query, with from_utc_timestamp(__time, 'Europe/Berlin')",
-                place="context.sqlTimeZone",
-            )
-        parameters = _parameters(body.get("parameters"))
-        _check_bound(statement, len(parameters))
-        self.query = SqlQuery(
-            sql=statement,
-            parameters=parameters,
-            query_id=_query_id(context),
-            row_limit=_whole(context, "sqlOuterLimit", "rows"),
-            timeout_ms=_whole(context, "timeout", "milliseconds"),
-            projections=projection_options(context),
-        )
-
-
-def _flag(body: Mapping[str, object], name: str) -> bool:
-    value = body.get(name, False)
-    if not isinstance(value, bool):
-        raise InvalidRequest("must be true or false", place=name)
-    return value
-
-
-def _types(body: Mapping[str, object], *, header: bool) -> Sequence[TypeName]:
-    """Return which names of the columns' types the header must contain."""
-    kinds: list[TypeName] = []
-    flags: Sequence[tuple[str, TypeName]] = (("typesHeader", "type"), ("sqlTypesHeader", "sqlType"))
-    for name, kind in flags:
-        if _flag(body, name):
-            if not header:
-                raise InvalidRequest("needs header, which must be true as well", place=name)
-            kinds.append(kind)
-    return kinds
-
-
-def _query_id(context: Mapping[str, object]) -> str:
-    """Return the client's id of the query, which becomes a header of the answer and a log field."""
-    given = context.get("sqlQueryId")
-    if given is None or given == "":
-        return ""
-    if isinstance(given, str) and _QUERY_ID.fullmatch(given):
-        return given
-    raise InvalidRequest(
-        f"{given!r:.40} cannot be the id of a query, because it is sent as a header: use 1 to 255"
-        " visible ASCII characters, such as a UUID",
-        place="context.sqlQueryId",
-    )
-
-
-def _whole(context: Mapping[str, object], name: str, unit: str) -> int | None:
-    value = context.get(name)
-    if value is None or value == 0:  # in Druid: no limit; here: the service's own limit
+def reader_of(access: RequestAccess) -> SqlReader | None:
+    """Return the reader of a query; None: the principal may read everything."""
+    if access.is_unlimited:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InvalidRequest(
-            f"{value!r:.40} is not valid: use a whole number of {unit}, 0 for the limit of the"
-            " server",
-            place=f"context.{name}",
-        )
-    return value
+    rights = access.control.rights_of(access.principal)
+    return SqlReader(rights, access.rows_of, access.control.key.mask_key)
 
 
-def _parameters(given: object) -> Sequence[SqlValue]:
-    if given is None:
-        return ()
-    if not isinstance(given, list):
-        raise InvalidRequest("must be a list", place="parameters")
-    values: list[SqlValue] = []
-    for number, one in enumerate(given):
-        # Druid's form is {"type": "VARCHAR", "value": "x"}; a bare value has the type of its JSON.
-        value = one.get("value") if isinstance(one, dict) else one
-        if value is not None and not isinstance(value, str | int | float | bool):
-            raise InvalidRequest(
-                "must be a text, a number, true, false or null", place=f"parameters[{number}]"
-            )
-        if isinstance(value, int) and not isinstance(value, bool) and not is_int64(value):
-            raise InvalidRequest(
-                f"{value} has more than 64 bits: write it as a text", place=f"parameters[{number}]"
-            )
-        if isinstance(one, dict) and one.get("type") is not None and value is not None:
-            values.append(_typed(one["type"], value, f"parameters[{number}]"))
-        else:
-            values.append(value)
-    return values
+def _suspected(access: RequestAccess) -> str:
+    """Return the principal to whom an end of Spark is attributed; empty: the owner."""
+    is_own = access.principal.kind in {PrincipalKind.OWNER, PrincipalKind.PROCESS}
+    return "" if is_own else access.principal.id
 
 
-def _typed(kind: object, value: str | float, place: str) -> SqlValue:
-    """Return the value of a parameter with a type; a number that is a time is in milliseconds."""
-    name = kind.upper() if isinstance(kind, str) else ""
-    forms = _PARAMETER_TYPES.get(name)
-    if forms is None:
-        names = ", ".join(_PARAMETER_TYPES)
-        raise InvalidRequest(
-            f"unknown type {kind!r:.40}: use one of {names}", place=f"{place}.type"
-        )
-    # In Python, True is an int.
-    if not isinstance(value, forms) or (isinstance(value, bool) and bool not in forms):
-        raise InvalidRequest(f"{value!r:.40} is not of the type {name}", place=f"{place}.value")
-    if name not in _TIMES:
-        return value
-    try:
-        ms = parse_time(value) if isinstance(value, str) else int(value)
-        time = _EPOCH + dt.timedelta(milliseconds=ms)
-    except InvalidRequest as error:
-        raise InvalidRequest(str(error), place=f"{place}.value") from None
-    except OverflowError:
-        text = f"{value} ms is outside the years 0001 to 9999: check its unit, milliseconds"
-        raise InvalidRequest(text, place=f"{place}.value") from None
-    return time if name == "TIMESTAMP" else time.date()
+def _recorder(access: RequestAccess) -> Callable[[Sequence[str]], None] | None:
+    """Return the function that records which datasources a query reads, if reads are recorded."""
+    if not access.control.audit.options.records_everything:
+        return None
+    recorded: set[str] = set()
+
+    def record(datasources: Sequence[str]) -> None:
+        # A query may be tried more than once.
+        for name in set(datasources) - recorded:
+            recorded.add(name)
+            access.record(Action.READ, Resource(ResourceKind.DATASOURCE, name))
+
+    return record
 
 
-def _check_bound(statement: str, count: int) -> None:
-    if "?" not in statement:
-        return
-    wanted = sum(token.text == "?" for token in statement_tokens(statement))
-    if wanted > count:
-        given = f"{counted(count, 'parameter')} {'is' if count == 1 else 'are'} given"
-        raise InvalidRequest(
-            f"the statement has {wanted} ?, and {given}: list one value for each ? in the field"
-            " parameters of the request body",
-            place="parameters",
-        )
-
-
-def _refusal(error: PenstockError, query_id: str) -> Response:
+def _refusal(error: PenstockError, id_headers: Mapping[str, str]) -> Response:
     status, body = typed_error(error)
     if status == 500:
-        logger.warning("query %s failed: %s", query_id, error)
-    return JsonResponse(body, status, {ID_HEADER: query_id})
+        logger.warning("query %s failed: %s", *id_headers.values(), error)
+    return JsonResponse(body, status, {**id_headers, **retry_headers(error)})

@@ -1,11 +1,12 @@
-"""SQL results in Druid's five result formats, written from Arrow batches.
+"""SQL results in Druid's five result formats, in Parquet and in Arrow, written from Arrow batches.
 
 Owns the formats, how a value of each type is written, and Druid's names for the column types:
 its own (`LONG`) and SQL's (`BIGINT`). Runs no query.
 
     object       [{"a": 1}, ...]        array       [[1], ...]
     objectLines  {"a": 1} per line      arrayLines  [1] per line
-    csv          1 per line
+    csv          1 per line           parquet    a file
+    arrow        a stream of batches
 
 With `header` the first row has the column names (for objects: the names with null values), and
 each requested kind of type name adds one row (for objects: `{"type": ..., "sqlType": ...}`
@@ -20,12 +21,14 @@ import csv
 import datetime as dt
 import decimal
 import io
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 import orjson
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.instants import format_any_time, format_day
@@ -67,6 +70,33 @@ def type_name(of: pa.DataType, name: TypeName) -> str:
     return found[0] if name == "type" else found[1]
 
 
+# By the names of Spark's types.
+_OF_SPARK: Final = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+_DECIMAL: Final = re.compile(r"decimal\(([0-9]+),([0-9]+)\)")
+
+
+def described_schema(described: pa.Table) -> pa.Schema:
+    """Return the columns that `DESCRIBE QUERY` lists; types without a name here are text."""
+    names, types = (described.column(number).to_pylist() for number in (0, 1))
+    fields = []
+    for name, spark_type in zip(names, types, strict=True):
+        decimal = _DECIMAL.fullmatch(spark_type)
+        other = pa.decimal128(int(decimal[1]), int(decimal[2])) if decimal else pa.string()
+        fields.append(pa.field(name, _OF_SPARK.get(spark_type, other)))
+    return pa.schema(fields)
+
+
 ROWS_PER_CHUNK = 5_000
 CHUNK_BYTES = 256 << 10
 """Approximate size in Arrow of the rows of one chunk, which a slow client keeps in memory."""
@@ -77,6 +107,8 @@ CONTENT_TYPES = {
     "objectLines": "text/plain; charset=utf-8",
     "arrayLines": "text/plain; charset=utf-8",
     "csv": "text/csv; charset=utf-8",
+    "parquet": "application/vnd.apache.parquet",
+    "arrow": "application/vnd.apache.arrow.stream",
 }
 
 
@@ -96,19 +128,34 @@ def check_format(result_format: object) -> str:
     return result_format
 
 
-def check_names(names: Sequence[str], result_format: str) -> None:
-    """Check that the columns are distinct in the result format.
+GROUP_BYTES = 4 << 20
+GROUP_ROWS = 65_536
+"""Approximate size in Arrow of a row group in Parquet, which a slow client keeps in memory."""
+
+
+def check_columns(schema: pa.Schema, result_format: str) -> None:
+    """Check that the result format can have the columns.
 
     Raises:
-        InvalidRequest: Two share a name, and one would hide the other in an object.
+        InvalidRequest: Two share a name, and one would hide the other in an object, or in a file of
+            Parquet for its readers; or Parquet has no such type.
     """
-    if not result_format.startswith("object"):
+    if result_format != "parquet" and not result_format.startswith("object"):
         return
-    for name, count in Counter(names).items():
+    for name, count in Counter(schema.names).items():
         if count > 1:
             raise InvalidRequest(
                 f"{count} columns of the answer are named {name!r}: give each a name with AS"
             )
+    if result_format == "parquet":
+        for field in schema:
+            try:
+                pq.ParquetWriter(io.BytesIO(), pa.schema([field])).close()
+            except pa.ArrowException:  # narrow: translates
+                raise InvalidRequest(
+                    f"the column {field.name!r} has the type {field.type}, which Parquet does not"
+                    " have: cast it to another one, such as STRING"
+                ) from None
 
 
 def write_rows(
@@ -126,6 +173,12 @@ def write_rows(
     if header:
         type_rows = [[type_name(of, name) for of in source.schema.types] for name in types]
         heading = [list(source.schema.names), *type_rows]
+    if result_format == "parquet":
+        yield from _parquet(source)
+        return
+    if result_format == "arrow":
+        yield from _arrow(source)
+        return
     if result_format == "csv":
         yield from _csv(source, heading)
         return
@@ -144,13 +197,25 @@ def write_rows(
     if not lines:
         yield b"["
     for rows in _chunks(source, first_rows, as_objects=as_objects):
-        written = [orjson.dumps(row, default=_plain, option=_JSON_OPTIONS) for row in rows]
+        written = [orjson.dumps(row, default=plain_value, option=_JSON_OPTIONS) for row in rows]
         if lines:
             yield b"\n".join(written) + b"\n"
         else:
             yield (b"" if first else b",") + b",".join(written)
         first = False
     yield b"\n" if lines else b"]"
+
+
+def row_chunks(source: RowSource) -> Iterator[list[Sequence[object]]]:
+    """Yield the rows, a few thousand at a time; `json_bytes` writes their values."""
+    for batch in _bounded(source):
+        yield list(zip(*(values_of(column) for column in batch.columns), strict=True))
+
+
+def json_bytes(value: object, *, is_indented: bool = False) -> bytes:
+    """Return JSON of a value in which there are values of rows."""
+    option = _JSON_OPTIONS | (orjson.OPT_INDENT_2 if is_indented else 0)
+    return orjson.dumps(value, default=plain_value, option=option)
 
 
 _UNITS_A_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
@@ -165,11 +230,11 @@ def _chunks(
     names = list(source.schema.names)
     for batch in _bounded(source):
         # By position, because two columns may share a name.
-        rows = zip(*(_values(column) for column in batch.columns), strict=True)
+        rows = zip(*(values_of(column) for column in batch.columns), strict=True)
         yield [dict(zip(names, row, strict=True)) if as_objects else row for row in rows]
 
 
-def _values(column: pa.Array) -> list[object]:
+def values_of(column: pa.Array) -> list[object]:
     """Return the values of a column; those that Python cannot represent as text.
 
     Spark has days and times of years before 1 and after 9999, and texts that are not UTF-8.
@@ -204,6 +269,54 @@ def _bounded(source: RowSource) -> Iterator[pa.RecordBatch]:
         yield from pieces(batch, CHUNK_BYTES, ROWS_PER_CHUNK)
 
 
+class _Sink(io.RawIOBase):
+    """Keeps the bytes of a file until they are taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._written = bytearray()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: bytes, /) -> int:  # type: ignore[override]  # pyarrow writes bytes
+        self._written += data
+        return len(data)
+
+    def take(self) -> bytes:
+        taken, self._written = bytes(self._written), bytearray()
+        return taken
+
+
+def _parquet(source: RowSource) -> Iterator[bytes]:
+    """Yield a file of Parquet, a row group at a time."""
+    sink = _Sink()
+    with pq.ParquetWriter(sink, source.schema, compression="zstd") as writer:
+        group: list[pa.RecordBatch] = []
+        rows = size_bytes = 0
+        for batch in _bounded(source):
+            group.append(batch)
+            rows, size_bytes = rows + batch.num_rows, size_bytes + batch.nbytes
+            if rows >= GROUP_ROWS or size_bytes >= GROUP_BYTES:
+                writer.write_table(pa.Table.from_batches(group, source.schema))
+                group, rows, size_bytes = [], 0, 0
+                yield sink.take()
+        if group:
+            writer.write_table(pa.Table.from_batches(group, source.schema))
+    yield sink.take()
+
+
+def _arrow(source: RowSource) -> Iterator[bytes]:
+    """Yield a stream of Arrow's IPC format, a batch at a time."""
+    sink = _Sink()
+    with pa.ipc.new_stream(sink, source.schema) as writer:
+        yield sink.take()
+        for batch in _bounded(source):
+            writer.write_batch(batch)
+            yield sink.take()
+    yield sink.take()
+
+
 def _csv(source: RowSource, heading: list[list[str]]) -> Iterator[bytes]:
     if heading:
         yield _csv_text(heading)
@@ -227,13 +340,13 @@ def _csv_cell(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return repr(value)
-    plain = _plain(value) if not isinstance(value, list | dict) else value
+    plain = plain_value(value) if not isinstance(value, list | dict) else value
     if isinstance(plain, str):
         return plain
-    return orjson.dumps(plain, default=_plain, option=_JSON_OPTIONS).decode()
+    return orjson.dumps(plain, default=plain_value, option=_JSON_OPTIONS).decode()
 
 
-def _plain(value: object) -> object:
+def plain_value(value: object) -> object:
     """Return a value's JSON representation, for values without their own."""
     if isinstance(value, dt.datetime):
         in_utc = value.astimezone(dt.UTC).replace(tzinfo=None) if value.tzinfo else value

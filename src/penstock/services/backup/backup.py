@@ -6,11 +6,14 @@ from the time of the backup, as it does after a crash, but it never skips data.
 
     1  hold           files that are deleted from now on are kept aside; segments are not killed
     2  progress       channels, cursors and options of topics
-    3  journals       the flow and the journals of its FlowFiles
+    3  journals       the flow and the journals of its FlowFiles, then the record of provenance
     4  metadata       one instant of the database: offsets, segments, supervisors, tasks
     5  content        swap files and content that the journals name
     6  topics         log files
     7  segments       the files that the metadata names, unless they are in an object store
+
+Sealed secrets are copied without their key, and the authority of the certificates is not copied, so
+that a backup reveals no secret.
 
 Folders of running tasks are left out: rows that they have read but not published are after the
 committed offsets, and are read again.
@@ -41,10 +44,14 @@ from penstock.core.instants import format_time
 from penstock.core.threads import OnDeath, OwnedThread
 from penstock.segments.deep_storage import DeepStore
 from penstock.services.backup.manifest import (
+    ACCESS_FILES,
     DATA,
     JOURNALS,
     METADATA,
     NAMED_BY_JOURNALS,
+    PROVENANCE,
+    PROVENANCE_POSITION,
+    SEALED_SECRETS,
     SEGMENTS,
     SNAPSHOTS,
     UNFINISHED,
@@ -57,7 +64,9 @@ from penstock.services.backup.manifest import (
     remove_tree,
     require_apart,
 )
+from penstock.services.host.data_folder import AUTHORITY_KEY
 from penstock.services.options.resolution import CONFIG_FILE
+from penstock.services.options.table import ACCESS_FOLDER, TLS_FOLDER
 from penstock.storage.deletion_hold import HOLD_MS, DeletionHold
 from penstock.storage.metadata.segment_deletion import BACKUP_SERVICE
 
@@ -74,6 +83,8 @@ _TEMPORARY: Final = ".tmp"
 _TASK_LOGS: Final = "log/tasks"
 _TOPIC_FILE: Final = "topic.json"
 _TOPIC_ID: Final = "topic.id"
+_PROVENANCE_PROGRESS: Final = (f"{PROVENANCE}/durable", PROVENANCE_POSITION)
+_INDEX: Final = ".index"
 
 
 class BackupProgress(Protocol):
@@ -102,12 +113,14 @@ class BackupSource:
         deep_storage: URL of the deep storage.
         task_logs: Folder or URL of the logs and reports of ended tasks, without secrets; None for
             the data folder.
+        access: Folder of access; None for the one in the data folder.
     """
 
     data_dir: str
     store: MetadataStore
     deep_storage: str
     task_logs: str | None = None
+    access: str | None = None
 
 
 @dataclass(slots=True)
@@ -185,13 +198,14 @@ class Backup:
             self._check = renewer.require
             topics = self._copy_progress()
             self._copy(BackupPart.JOURNALS, self._journal_files())
+            self._copy(BackupPart.PROVENANCE, self._provenance_files())
             segments = self._copy_metadata()
             named = (f for part in NAMED_BY_JOURNALS for f in self._walk(part))
             self._copy(BackupPart.CONTENT, list(named))
             self._copy_logs(topics)
             missing, objects = self._copy_segments(segments)
-            options = [CONFIG_FILE] if self._fs.exists(self._live(CONFIG_FILE)) else []
-            self._copy(BackupPart.OTHER, [*options, *self._walk(_TASK_LOGS)])
+            single = [one for one in (CONFIG_FILE, *ACCESS_FILES, SEALED_SECRETS) if self._has(one)]
+            self._copy(BackupPart.OTHER, [*single, *self._walk(_TASK_LOGS)])
             for folder in ("", *folders_of(list(self._files))):
                 self._fs.fsync_folder(posixpath.join(self._target, folder).rstrip("/"))
             # If the hold lasted until now, nothing that the backup needs was deleted.
@@ -253,12 +267,26 @@ class Backup:
 
     def _journal_files(self) -> list[str]:
         """Return the flow's files that record which FlowFiles exist, in the order to copy."""
-        rest = (JOURNALS, SNAPSHOTS, *NAMED_BY_JOURNALS)
+        rest = (JOURNALS, SNAPSHOTS, PROVENANCE, *NAMED_BY_JOURNALS)
         plain = [n for n in self._walk("flow") if not n.startswith(tuple(f"{r}/" for r in rest))]
+        # How far commits were durable, and published: a later number than that of the journals
+        # would belong to another repository.
+        plain += [name for name in _PROVENANCE_PROGRESS if self._has(name)]
         # A snapshot that appears later would replace journals that are not in the backup. The
         # newest journal is copied first: earlier ones do not change before its first commit.
         snapshots = sorted(self._walk(SNAPSHOTS))
         return [*plain, *snapshots, *sorted(self._walk(JOURNALS), reverse=True)]
+
+    def _provenance_files(self) -> list[str]:
+        """Return the files of the record of provenance, without those that are derived.
+
+        They are copied after the journals, so that they contain all commits before them.
+        """
+        return [
+            name
+            for name in self._walk(PROVENANCE)
+            if name not in _PROVENANCE_PROGRESS and not name.endswith(_INDEX)
+        ]
 
     def _copy_logs(self, topics: Iterable[str]) -> None:
         names: list[str] = []
@@ -273,6 +301,15 @@ class Backup:
     def _live(self, name: str) -> str:
         return posixpath.join(self._source.data_dir, name)
 
+    def _has(self, name: str) -> bool:
+        """Return whether a file exists; one of access must not be a link."""
+        path = self._live(name)
+        if not self._fs.exists(path):
+            return False
+        if name in ACCESS_FILES:
+            self._require_no_link(posixpath.dirname(path), posixpath.basename(path))
+        return True
+
     def _id_of(self, topic: str) -> bytes | None:
         path = self._live(f"topics/{topic}/{_TOPIC_ID}")
         return self._fs.read_bytes(path) if self._fs.exists(path) else None
@@ -283,7 +320,8 @@ class Backup:
 
     def _walk(self, folder: str, *, live: bool = True) -> Iterator[str]:
         """Yield the files below a folder, including those deleted since the hold began."""
-        roots = [self._hold.held, *([self._source.data_dir] if live else [])]
+        # A file that is deleted between the two listings is only in the second one.
+        roots = [*([self._source.data_dir] if live else []), self._hold.held]
         names: dict[str, bool] = {}
         for root in roots:
             place = posixpath.join(root, folder)
@@ -402,6 +440,17 @@ class Backup:
             advice.append(
                 f"Copy {task_logs}, or keep its versions: it holds the logs and reports of tasks"
                 " that ended (--task-logs), which are not in this backup."
+            )
+        access = self._source.access
+        if access is not None and access != self._live(ACCESS_FOLDER):
+            advice.append(
+                f"Copy access.toml and credentials.json of {access}: the users, tokens and roles"
+                " (--access-folder) are not in this backup."
+            )
+        if self._fs.exists(self._live(f"{TLS_FOLDER}/{AUTHORITY_KEY}")):
+            advice.append(
+                f"Copy {self._live(TLS_FOLDER)} to a safe place: the authority of the certificates"
+                " and its key are not in this backup, because they are secrets in the clear."
             )
         return tuple(advice)
 

@@ -34,13 +34,27 @@ SEGMENTS: Final = "segments"
 
 JOURNALS: Final = "flow/flowfiles/journals"
 SNAPSHOTS: Final = "flow/flowfiles/snapshots"
+PROVENANCE: Final = "flow/provenance"
+PROVENANCE_POSITION: Final = f"{PROVENANCE}/position.json"
 NAMED_BY_JOURNALS: Final = ("flow/flowfiles/swap", "flow/content")
+
+ACCESS_FILES: Final = ("access/access.toml", "access/credentials.json")
+"""Files of access in a backup: rules, and hashes of passwords and tokens.
+
+The token of the operator and the key of the processes are secrets in the clear, so a backup lacks
+them. The restored Penstock makes others at its first start.
+"""
+SEALED_SECRETS: Final = "secrets/secrets.json"
+"""File of the data folder with the sealed secrets; their key is never in a backup."""
 
 _FORMAT: Final = 1
 _PARTS: Final = (
     *(f"{DATA}/topics/", f"{DATA}/flow/", f"{DATA}/log/tasks/"),
     f"{SEGMENTS}/",
 )
+_SINGLE_FILES: Final = frozenset(
+    f"{DATA}/{name}" for name in (CONFIG_FILE, *ACCESS_FILES, SEALED_SECRETS)
+) | {METADATA}
 _OTHER: Final = "restore another backup"
 _COPY_BYTES: Final = 4 * 1024 * 1024
 
@@ -50,11 +64,12 @@ class BackupPart(StrEnum):
 
     PROGRESS = "topics: progress"
     JOURNALS = "journals"
+    PROVENANCE = "provenance"
     METADATA = "metadata"
     CONTENT = "flow content"
     MESSAGES = "topics: messages"
     SEGMENTS = "segments"
-    OTHER = "options and task logs"
+    OTHER = "options, access, sealed values, task logs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +92,8 @@ class BackedUpFile:
             return BackupPart.MESSAGES if is_log(name) else BackupPart.PROGRESS
         if name.startswith(tuple(f"{one}/" for one in NAMED_BY_JOURNALS)):
             return BackupPart.CONTENT
+        if name.startswith(f"{PROVENANCE}/"):
+            return BackupPart.PROVENANCE
         return BackupPart.JOURNALS if name.startswith("flow/") else BackupPart.OTHER
 
 
@@ -323,7 +340,7 @@ def _files(listed: Sequence[Mapping[str, object]], source: str) -> tuple[BackedU
         path, size = _inside(one["path"], source), one["bytes"]
         if type(size) is not int or size < 0:
             raise InvalidRequest(f"{source} has {size!r} bytes for the file {path!r}: {_OTHER}")
-        known = path in {METADATA, f"{DATA}/{CONFIG_FILE}"} or path.startswith(_PARTS)
+        known = path in _SINGLE_FILES or path.startswith(_PARTS)
         if not known:
             raise InvalidRequest(
                 f"{source} names the file {path!r}, which is of no part that a backup has: {_OTHER}"

@@ -4,16 +4,19 @@ Owns the steps and the mark of an unfinished restore. Invariants:
 
 - The mark is durable before anything else is in the folder, and is deleted last: a folder with the
   mark never starts, and the same restore may be repeated, which starts over.
-- Every file has the size and the checksum of the manifest when the mark is deleted.
+- Every file has the size and the checksum of the manifest when the mark is deleted, except that the
+  events of provenance have another producer.
 - Nothing is deleted except the remains of an interrupted restore.
 """
 
 from __future__ import annotations
 
+import os
 import posixpath
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import orjson
 
 from penstock.core.errors import InvalidRequest, NotFound, Unavailable
@@ -21,6 +24,7 @@ from penstock.segments.deep_storage import DeepStore
 from penstock.services.backup.manifest import (
     DATA,
     METADATA,
+    PROVENANCE_POSITION,
     SEGMENTS,
     BackedUpFile,
     BackupPart,
@@ -32,6 +36,7 @@ from penstock.services.backup.manifest import (
     require_apart,
     require_room,
 )
+from penstock.services.host.audit_files import AuditPosition
 from penstock.services.host.data_folder import FORMAT, FORMAT_FILE, RESTORING_FILE
 from penstock.services.options.resolution import CONFIG_FILE
 
@@ -129,6 +134,8 @@ class Restore:
             for file in files:
                 self._copy(file)
             parts[part] = (len(files), sum(file.size for file in files))
+        if any(file.path == f"{DATA}/{PROVENANCE_POSITION}" for file in manifest.files):
+            self._rename_producer(posixpath.join(root, PROVENANCE_POSITION))
         for folder in {self._place(f.path)[0] for f in manifest.files} | {root}:
             self._sync(folder, [f.path for f in manifest.files])
         self._deep_store.make_root()
@@ -158,6 +165,21 @@ class Restore:
         made = copy_file(self._fs, source, target, file.path, replace=True)
         checked(made, file, source)
         self._progress.copied(file.size)
+
+    def _rename_producer(self, path: str) -> None:
+        """Let the events of provenance have another producer from now on.
+
+        Topics are copied after the flow, so they may have events of later commits. The next commits
+        of the restored flow have the same numbers, and the broker would drop their events as
+        repeated ones.
+        """
+        try:
+            position = msgspec.json.decode(self._fs.read_bytes(path), type=AuditPosition)
+        except msgspec.MsgspecError:  # narrow: the start writes it again, with another producer
+            return
+        producer = f"provenance-{os.urandom(8).hex()}"
+        renamed = msgspec.structs.replace(position, producer=producer, sending=0)
+        self._fs.write_atomically(path, msgspec.json.encode(renamed))
 
     def _sync(self, root: str, paths: list[str]) -> None:
         mine = [relative for where, relative in map(self._place, paths) if where == root]

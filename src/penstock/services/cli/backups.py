@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.core.clock import SystemClock
-from penstock.core.errors import Conflict, InvalidRequest, counted
+from penstock.core.errors import InvalidRequest, counted
 from penstock.indexing.secrets import masked_url
 from penstock.services.cli import exit_codes
 from penstock.services.cli.command_options import CLI
@@ -74,6 +74,7 @@ def backup(
     _require_own(data)
     data.prepare()
     require_metadata(options)
+    options = resolution.with_secrets(options, CLI.secrets())
     clock = SystemClock()
     with (
         _private_files(),
@@ -81,7 +82,10 @@ def backup(
         _progress() as progress,
     ):
         task_logs = masked_url(options.task_logs_address)
-        source = BackupSource(str(data.path), store, options.deep_storage_address, task_logs)
+        source = BackupSource(
+            *(str(data.path), store, options.deep_storage_address, task_logs),
+            access=str(options.access_path),
+        )
         target = str(folder.absolute())
         report = Backup(source, target, OsFileSystem(), clock, uuid.uuid4().hex, progress).run()
     manifest = report.manifest
@@ -112,7 +116,7 @@ def backup(
 def _options_of(deep_storage: str | None, metadata_url: str | None) -> PenstockOptions:
     """Return the options of the Penstock running in the folder; if none runs, the given ones."""
     given = CLI.options(deep_storage=deep_storage, metadata_url=metadata_url)
-    running = _running_options()
+    running = CLI.live_options()
     if running is None:
         return given
     for flag, wanted, address, used in (
@@ -165,6 +169,7 @@ def restore(
         )
     if CLI.data_dir is None and "PENSTOCK_DATA_DIR" not in os.environ:
         raise InvalidRequest("name the data folder to restore with --data-dir")
+    options = resolution.with_secrets(options, CLI.secrets())
     with _private_files():
         if folder is None:
             _rebuild(options, skip_unknown=skip_unknown, as_json=as_json)
@@ -177,6 +182,7 @@ def _restore(
     options: PenstockOptions, folder: Path, given: Mapping[str, str | None], *, as_json: bool
 ) -> None:
     from penstock.services.backup.restore import Restore, RestoreTarget  # noqa: PLC0415 - slow to import, not for every command
+    from penstock.storage.secrets.secret_store import KEY_FILE, VALUES_FILE  # noqa: PLC0415 - slow to import, not for every command
 
     def import_metadata(path: str) -> None:
         from penstock.storage.metadata import MetadataStore  # noqa: PLC0415 - slow to import, not for every command
@@ -201,6 +207,12 @@ def _restore(
         warn(
             "penstock: the options of the backup are in penstock.toml.of-the-backup: check their"
             " paths and addresses, then rename it to penstock.toml"
+        )
+    secrets = DataFolder(Path(data_dir)).secrets
+    if (secrets / VALUES_FILE).exists() and not (secrets / KEY_FILE).exists():
+        warn(
+            f"penstock: the sealed secrets of the backup need their key: copy it to"
+            f" {secrets / KEY_FILE} (0600), or name its source in secrets.toml"
         )
     where = options.deep_storage_address
     _warn_of(report.absent, f"{where} lacks these objects of segments, or has them in another size")
@@ -270,20 +282,6 @@ def require_metadata(options: PenstockOptions) -> None:
     """Refuse a data folder whose metadata is lost; see `DataFolder.require_metadata`."""
     if options.metadata_url is None:
         DataFolder(options.data_dir.absolute()).require_metadata()
-
-
-def _running_options() -> PenstockOptions | None:
-    """Return the options of the Penstock running in the data folder, None if none runs."""
-    folder = DataFolder(CLI.options().data_dir.absolute())
-    if folder.live_holder() is None:
-        return None
-    try:
-        return resolution.from_json(folder.children_options.read_text())
-    except OSError as error:
-        raise Conflict(
-            f"the Penstock in {folder.path} is starting: run the backup again in a moment"
-            f" ({error.strerror})"
-        ) from None
 
 
 def _require_own(data: DataFolder) -> None:

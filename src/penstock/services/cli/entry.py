@@ -20,7 +20,22 @@ from typer.main import get_command
 import penstock
 from penstock.core.errors import InvalidRequest, NotReachable, PenstockError
 from penstock.core.printable import quoted
-from penstock.services.cli import backups, cron, exit_codes, publish, server, sql, subscribe, topics
+from penstock.services.cli import (
+    backups,
+    cron,
+    delta_commands,
+    exit_codes,
+    lookups,
+    publish,
+    secret_commands,
+    server,
+    sql,
+    subscribe,
+    tls,
+    topics,
+    traces,
+)
+from penstock.services.cli.access import credential_commands, login, role_commands
 from penstock.services.cli.command_options import CLI
 from penstock.services.cli.flow import commands as flow_commands
 from penstock.services.cli.imports import commands as import_commands
@@ -39,10 +54,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 EVERYWHERE = (
-    "--data-dir, --url, --broker-url, --token-file, --config and --debug may be anywhere in a"
-    " command."
+    "--data-dir, --url, --broker-url, --token-file, --tls-ca, --config and --debug may be anywhere"
+    " in a command."
 )
-_HOISTED = frozenset({"--data-dir", "--url", "--broker-url", "--token-file", "--config"})
+_HOISTED = frozenset(
+    {"--data-dir", "--url", "--broker-url", "--token-file", "--tls-ca", "--config"}
+)
 
 _OF_PYDANTIC = (("Value error, ", ""), ("Input should be ", "it must be "))
 
@@ -94,6 +111,10 @@ def options(
         str | None,
         typer.Option("--token-file", help="File with the bearer token (or PENSTOCK_TOKEN)."),
     ] = None,
+    tls_ca: Annotated[
+        str | None,
+        typer.Option("--tls-ca", help="Authorities of the server's certificate, PEM, for https."),
+    ] = None,
     config: Annotated[
         Path | None, typer.Option("--config", help="File of options [default: DIR/penstock.toml].")
     ] = None,
@@ -108,6 +129,7 @@ def options(
     CLI.url = url
     CLI.broker_url = broker_url
     CLI.token_file = token_file
+    CLI.tls_ca = tls_ca
     CLI.config_file = config
     CLI.debug = debug
 
@@ -121,11 +143,19 @@ import_commands.add_to(app)
 supervisors.add_to(app)
 tasks.add_to(app)
 segments.add_to(app)
+delta_commands.add_to(app)
 rules.add_to(app)
 compaction.add_to(app)
 workers.add_to(app)
+secret_commands.add_to(app)
 sql.add_to(app)
+lookups.add_to(app)
+traces.add_to(app)
 cron.add_to(app)
+tls.add_to(app)
+credential_commands.add_to(app)
+role_commands.add_to(app)
+login.add_to(app)
 flow_commands.add_to(app)
 processor_commands.add_to(app)
 

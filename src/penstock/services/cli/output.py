@@ -15,13 +15,14 @@ import json
 import shutil
 import stat
 import sys
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import typer
 
-from penstock.core.errors import InvalidRequest, counted
+from penstock.core.errors import InvalidRequest, PenstockError, counted
 from penstock.core.printable import escaped, escaped_json, escaped_lines
 from penstock.core.whole_numbers import int64_of
 from penstock.services.cli import exit_codes
@@ -31,9 +32,13 @@ from penstock.services.json_values import objects, whole
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+    from penstock.storage.filesystem import AppendFile
+
 Row = Mapping[str, object]
 _NUMBER_SHOWN = 30
+_NAME_SHOWN = 100
 _ESCAPING = "penstock-escapes"
+_SECRET_CHARACTERS_MAX = 10_000
 _BYTE_ORDER_MARK = "\ufeff"  # which some editors write before a text
 
 
@@ -86,18 +91,26 @@ def print_result(chunks: Iterable[bytes], *, is_json: bool) -> None:
     replaced by one.
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
-    ends = ""  # pending line ends, printed when more text follows
-    for chunk in chunks:
-        text = ends + decoder.decode(chunk)
-        rest = text.rstrip("\r\n")
-        ends = text[len(rest) :]
+    for chunk in with_one_end(chunks):
+        text = decoder.decode(chunk)
         if is_json:
-            rest = escaped_json(rest)
+            text = escaped_json(text)
         elif sys.stdout.isatty():
-            rest = escaped_lines(rest)
+            text = escaped_lines(text)
         # Not with Typer, which removes color sequences.
-        sys.stdout.write(rest)
-    sys.stdout.write(decoder.decode(b"", final=True) + "\n")
+        sys.stdout.write(text)
+    sys.stdout.write(decoder.decode(b"", final=True))
+
+
+def with_one_end(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield a text in chunks with one line end at its end, however many it has."""
+    ends = b""  # pending line ends, which are passed on when more text follows
+    for chunk in chunks:
+        text = ends + chunk
+        rest = text.rstrip(b"\r\n")
+        ends = text[len(rest) :]
+        yield rest
+    yield b"\n"
 
 
 def write_bodies(bodies: Iterable[bytes]) -> None:
@@ -121,6 +134,61 @@ def byte_output() -> BinaryIO:
             "a terminal cannot show the bytes of the export: redirect the output, or name a file"
         )
     return sys.stdout.buffer
+
+
+@contextlib.contextmanager
+def new_file(target: Path, *, replace: bool) -> Iterator[AppendFile]:
+    """Provide a file for writing, which gets its name when the block ends.
+
+    Until then the content is in a file beside it, which an error deletes.
+
+    Args:
+        target: The file; of a symbolic link, the file that it names.
+        replace: Replace an existing file.
+
+    Raises:
+        InvalidRequest: The file exists, is not a regular file, or its folder cannot be written.
+        Unavailable: The disk is full or does not answer.
+    """
+    from penstock.storage.disk import OsFileSystem  # noqa: PLC0415 - not for every command
+
+    fs = OsFileSystem()
+    path = Path(fs.resolve(str(target)))
+    check_new_file(target, replace=replace)
+    temporary = str(path.with_name(f".{path.name[:_NAME_SHOWN]}.{uuid.uuid4().hex}.tmp"))
+    file = fs.create(temporary)
+    try:
+        try:
+            yield file
+            file.sync()
+        finally:
+            file.close()
+        check_new_file(target, replace=replace)
+        fs.rename(temporary, str(path))
+    except BaseException:
+        with contextlib.suppress(PenstockError):
+            fs.unlink(temporary)
+        raise
+    fs.fsync_folder(str(path.parent))
+
+
+def check_new_file(target: Path, *, replace: bool) -> None:
+    """Check that a file may be written.
+
+    Raises:
+        InvalidRequest: It exists and `replace` is not set, it is not a regular file, or it has no
+            folder.
+    """
+    if not target.exists():
+        if not target.absolute().parent.is_dir():
+            raise InvalidRequest("its folder does not exist: create it", place=str(target))
+        return
+    if not target.is_file():
+        raise InvalidRequest("is not a regular file: name another one", place=str(target))
+    if not replace:
+        raise InvalidRequest(
+            "exists: name another file, or replace it with --yes", place=str(target)
+        )
 
 
 @contextlib.contextmanager
@@ -189,6 +257,33 @@ def confirm(question: str, *, yes: bool, loss: str = "this cannot be undone") ->
     if answer.strip().lower() not in ("y", "yes"):
         warn("penstock: nothing was changed")
         raise typer.Exit(exit_codes.FAILED)
+
+
+def read_secret(name: str, *, repeat: bool = False) -> str:
+    """Return a password or token: from the terminal, without echo, or one line of standard input.
+
+    Args:
+        name: Its kind for the prompt, such as `password`.
+        repeat: Ask twice on a terminal, because it is a new one.
+
+    Raises:
+        InvalidRequest: It is empty, has more than one line, or the two entries differ.
+    """
+    if not sys.stdin.isatty():
+        text = sys.stdin.read(_SECRET_CHARACTERS_MAX + 1)
+        secret = text.removesuffix("\n").removesuffix("\r")
+        if "\n" in secret or len(text) > _SECRET_CHARACTERS_MAX:
+            raise InvalidRequest(f"standard input has more than one line: send the {name} alone")
+    else:
+        # Imported here, because only these commands read from a terminal without echo.
+        from getpass import getpass  # noqa: PLC0415
+
+        secret = getpass(escaped(f"{name}: "))
+        if repeat and getpass(escaped(f"{name} again: ")) != secret:
+            raise InvalidRequest(f"the two entries of the {name} differ: try again")
+    if not secret:
+        raise InvalidRequest(f"the {name} is empty: write it on the terminal or to standard input")
+    return secret
 
 
 def read_text(file: Path) -> str:

@@ -6,19 +6,20 @@ import base64
 import contextlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.instants import format_time
+from penstock.core.instants import format_time, parse_time
 from penstock.core.printable import HIDDEN
 from penstock.services.cli.command_options import CLI
 from penstock.services.cli.output import echo_lines, print_json, print_rows
 
 if TYPE_CHECKING:
-    from penstock.broker.broker_client import BrokerClient, PartitionOffsets
+    from penstock.broker.broker_client import PartitionOffsets
 
 _COUNT_MAX = 1_000  # of one request
 _CONTROL = re.compile(f"(?![\t\n\r])[{HIDDEN}]")
@@ -52,6 +53,22 @@ def peek(
             "--offset", help="First offset; negative: from the end. [default: the first unfinished]"
         ),
     ] = None,
+    time: Annotated[
+        str | None,
+        typer.Option("--time", help="Begin with the first message at or after this time."),
+    ] = None,
+    contains: Annotated[
+        str | None, typer.Option("--contains", help="Only messages whose body has this text.")
+    ] = None,
+    json_path: Annotated[
+        str | None,
+        typer.Option(
+            "--json-path", help="Only messages with a value at this place, such as $.user.id."
+        ),
+    ] = None,
+    equals: Annotated[
+        str | None, typer.Option("--equals", help="Only messages with this value at --json-path.")
+    ] = None,
     limit: Annotated[
         int,
         typer.Option("--max", min=1, help="Maximum number of messages of each stream partition."),
@@ -60,12 +77,23 @@ def peek(
 ) -> None:
     """Print messages of a topic, one per line; of a channel, as a table.
 
-    Messages that are not text are printed in base64, after the word base64. Nothing is consumed.
+    Messages that are not text are printed in base64, after the word base64. A dead letter of a task
+    is printed as the place that the message came from, the reason, and the message. Nothing is
+    consumed.
     """
     if state is not None and channel is None:
         raise InvalidRequest("--state needs a channel: add --channel")
+    if offset is not None and time is not None:
+        raise InvalidRequest("begin at --offset or at --time, not at both")
+    more: dict[str, str | int | None] = {
+        "timestamp": None if time is None else parse_time(time),
+        "contains": contains,
+        "json_path": json_path,
+        "equals": equals,
+    }
     rows: list[dict[str, object]] = []
     with CLI.broker() as broker:
+        ask = partial(broker.peek, name, channel=channel, state=state, more=more)
         known = {part.partition: part for part in broker.offsets(name).partitions}
         if partition is not None and partition not in known:
             raise InvalidRequest(
@@ -73,7 +101,7 @@ def peek(
             )
         for part in known.values() if partition is None else [known[partition]]:
             first = None if offset is None else _clipped(offset, part)
-            for message in _messages(broker, (name, channel, state), part.partition, first, limit):
+            for message in _messages(ask, part.partition, first, limit):
                 if channel is None and not as_json:
                     echo_lines(_line(message))
                 else:
@@ -90,22 +118,10 @@ def _clipped(offset: int, part: PartitionOffsets) -> int:
 
 
 def _messages(
-    broker: BrokerClient,
-    of: tuple[str, str | None, str | None],
-    partition: int,
-    first: int | None,
-    limit: int,
+    ask: Callable[..., dict[str, object]], partition: int, first: int | None, limit: int
 ) -> Iterator[Mapping[str, object]]:
-    topic, channel, state = of
     while limit:
-        found = broker.peek(
-            topic,
-            channel=channel,
-            partition=partition,
-            offset=first,
-            count=min(limit, _COUNT_MAX),
-            state=state,
-        )
+        found = ask(partition=partition, offset=first, count=min(limit, _COUNT_MAX))
         messages = found["messages"]
         if not isinstance(messages, list):
             return
@@ -133,6 +149,9 @@ def _base64(message: Mapping[str, object]) -> str:
 
 def _line(message: Mapping[str, object]) -> str:
     """Return a message on one line, even JSON that spans several."""
+    letter = message.get("dead_letter")
+    if isinstance(letter, dict):
+        return _letter_line(letter, message)
     text = _text(message)
     if text is None:
         return f"base64 {_base64(message)}"
@@ -144,6 +163,19 @@ def _line(message: Mapping[str, object]) -> str:
     return text
 
 
+def _letter_line(letter: Mapping[str, object], message: Mapping[str, object]) -> str:
+    """Return a dead letter as the place of its message, the reason, and the message."""
+    place = f"{letter['topic']} {letter['partition']}:{letter['offset']}"
+    if "body" in letter or "body_base64" in letter:
+        body = _line(letter)
+    else:
+        body = f"(left out: about {letter['left_out_bytes']} bytes)"
+    parts = [place, _LINE_END.sub(" ", str(letter["reason"])), body]
+    if message.get("redriven"):
+        parts.append("(redriven)")
+    return " | ".join(parts)
+
+
 def _row(message: Mapping[str, object], *, as_json: bool) -> dict[str, object]:
     row = {name: message[name] for name in ("partition", "offset")}
     row["appended"] = format_time(int(str(message["timestamp"])) // 1_000_000)
@@ -153,5 +185,16 @@ def _row(message: Mapping[str, object], *, as_json: bool) -> dict[str, object]:
         row["due"] = None if due is None else format_time(int(str(due)))
     if not as_json:
         return row | {"message": _line(message)}
+    row |= {name: message[name] for name in ("redriven",) if name in message}
+    letter = message.get("dead_letter")
+    if isinstance(letter, dict):
+        place = {name: letter[name] for name in ("topic", "partition", "offset", "reason")}
+        row["dead_letter"] = place | _content(letter)
+    return row | _content(message)
+
+
+def _content(message: Mapping[str, object]) -> dict[str, object]:
+    if "body" not in message and "body_base64" not in message:
+        return {"message": None}
     text = _text(message)
-    return row | ({"message_base64": _base64(message)} if text is None else {"message": text})
+    return {"message_base64": _base64(message)} if text is None else {"message": text}

@@ -6,6 +6,7 @@ import enum
 import importlib
 import os
 import signal
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final
@@ -23,12 +24,14 @@ from penstock.services.cli.output import (
     print_json,
     print_rows,
     wait_lines,
+    warn,
 )
 from penstock.services.cli.server_options import Config, DataDir, takes_options
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.process import end_on_thread_death, leave
+from penstock.services.host.tls_settings import use_trust
 from penstock.services.json_values import objects
-from penstock.services.options.resolution import CONFIG_VARIABLE
+from penstock.services.options.resolution import CONFIG_FILE, CONFIG_VARIABLE
 from penstock.services.options.table import PenstockOptions
 
 # Of an outage in which many tasks wait.
@@ -39,7 +42,7 @@ internal_app = typer.Typer(help="Commands for Penstock's own processes.")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-class Role(enum.StrEnum):
+class ServerRole(enum.StrEnum):
     """Roles that can run alone."""
 
     BROKER = "broker"
@@ -98,13 +101,24 @@ def up(given: Mapping[str, str | None], config: Config = None) -> None:
     from penstock.services.host.up import up as run_up  # noqa: PLC0415
 
     _refuse_addresses("penstock up")
-    run_up(_resolve(config, given), os.environ, SystemClock(), echo_lines)
+    options = _resolve(config, given)
+    _warn_of_unread_file(options)
+    run_up(options, os.environ, SystemClock(), echo_lines, shows_link=sys.stdout.isatty())
+
+
+def _warn_of_unread_file(options: PenstockOptions) -> None:
+    """Warn if this folder has an options file that is not read, because another one is."""
+    here = Path(CONFIG_FILE).absolute()
+    named = CLI.config_file or os.environ.get(CONFIG_VARIABLE)
+    read = Path(named or options.data_dir / CONFIG_FILE)
+    if here.is_file() and here.resolve() != read.resolve():
+        warn(f"penstock: {here} is not read; options are in {read.absolute()}")
 
 
 @takes_options(but=OF_LOCAL_SPARK)
 def server(
     given: Mapping[str, str | None],
-    role: Annotated[Role, typer.Argument(help="The role to run.")],
+    role: Annotated[ServerRole, typer.Argument(help="The role to run.")],
     config: Config = None,
 ) -> None:
     """Run one role on its own.
@@ -122,7 +136,8 @@ def server(
         module = importlib.import_module(f"penstock.services.roles.{role.value}")
     clock = SystemClock()
     end_on_thread_death()
-    leave(run_alone(role.value, options, clock, module.compose), clock)
+    is_port_given = given.get("http") is not None
+    leave(run_alone(role.value, options, clock, module.compose, is_port_given=is_port_given), clock)
 
 
 @internal_app.command("prepare-spark")
@@ -136,7 +151,10 @@ def prepare_spark_command() -> None:
 
 
 def status(as_json: Json = False) -> None:
-    """Show the processes of a running server, whether each is ready, and why it waits."""
+    """Show the processes of a running server, whether each is ready, and why it waits.
+
+    For a server with an authority of its own, name its certificate: --tls-ca FILE.
+    """
     try:
         api = CLI.api()
     except NotReachable:
@@ -190,15 +208,18 @@ def doctor(data_dir: DataDir = None, as_json: Json = False) -> None:
     from penstock.services.doctor import examine  # noqa: PLC0415
 
     options = _resolve(None, {"data_dir": data_dir})
-    findings = examine(options, os.environ, SystemClock())
-    if as_json:
-        print_json([finding.to_json() for finding in findings])
-    else:
-        for finding in findings:
+    use_trust(options)
+    shown = []
+    # The last check starts Spark, which takes up to a minute: the others are printed before it.
+    for finding in examine(options, os.environ, SystemClock(), CLI.token_for):
+        shown.append(finding)
+        if not as_json:
             echo(f"{finding.verdict.value:<5} {finding.subject:<13} {finding.text}")
             if finding.remedy:
                 echo(f"{'':<19} → {finding.remedy}")
-    if not all(finding.passes for finding in findings):
+    if as_json:
+        print_json([finding.to_json() for finding in shown])
+    if not all(finding.passes for finding in shown):
         raise typer.Exit(exit_codes.FAILED)
 
 

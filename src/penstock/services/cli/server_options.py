@@ -25,6 +25,8 @@ def _help(entry: OptionEntry) -> str:
 
 
 def _option(entry: OptionEntry) -> object:
+    if entry.kind == "flag":
+        return Annotated[bool | None, typer.Option(entry.flag, help=_help(entry))]
     return Annotated[str | None, typer.Option(entry.flag, help=_help(entry))]
 
 

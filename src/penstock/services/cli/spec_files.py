@@ -31,6 +31,7 @@ _DEPTH_MAX: Final = 100
 _OF_FLOWS: Final = frozenset(
     {"processors", "connections", "groups", "funnels", "input_ports", "output_ports"}
 )
+_OF_LOOKUPS: Final = frozenset({"map", "inputSource"})
 
 
 class DocumentKind(StrEnum):
@@ -39,12 +40,14 @@ class DocumentKind(StrEnum):
     FLOW = "a flow"
     SUPERVISOR = "the spec of a supervisor"
     TASK = "a task"
+    LOOKUP = "the spec of a lookup"
 
 
 _COMMANDS: Final = {
     DocumentKind.FLOW: "penstock flow apply",
     DocumentKind.SUPERVISOR: "penstock supervisor submit",
     DocumentKind.TASK: "penstock task submit",
+    DocumentKind.LOOKUP: "penstock lookup apply",
 }
 
 
@@ -120,6 +123,8 @@ def _kind_of(root: YamlNode) -> DocumentKind | None:
     fields = root.value if isinstance(root.value, dict) else {}
     named = fields.get("type")
     if named is None:
+        if "name" in fields and not _OF_LOOKUPS.isdisjoint(fields):
+            return DocumentKind.LOOKUP
         is_flow = not _OF_FLOWS.isdisjoint(fields) and "spec" not in fields
         return DocumentKind.FLOW if is_flow else None
     if named.value in BATCH_TASK_TYPES:

@@ -6,26 +6,31 @@ import enum
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from penstock.core.errors import InvalidRequest, NotFound, PenstockError
+from penstock.core.errors import InvalidRequest, NotFound, PenstockError, counted
 from penstock.core.http_errors import error_of_answer
 from penstock.core.printable import quoted
+from penstock.services.cli import exit_codes
 from penstock.services.cli.command_options import CLI, QUERY_TIMEOUT_S
 from penstock.services.cli.indexing.followed_tasks import follow
 from penstock.services.cli.output import (
+    byte_output,
     cell,
+    check_new_file,
     echo,
+    new_file,
     print_result,
     read_text,
     terminal_width,
     warn,
     warn_lines,
+    with_one_end,
 )
 from penstock.services.cli.tables import print_table
 from penstock.services.json_client import COMMAND_LINE, JsonClient, json_body
@@ -47,20 +52,33 @@ class ResultFormat(enum.StrEnum):
     CSV = "csv"
     JSON = "json"
     JSONL = "jsonl"
+    PARQUET = "parquet"
+    ARROW = "arrow"
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """Output format of rows, and the context of queries and tasks."""
+    """Output format of rows, and the context of queries and tasks.
+
+    Attributes:
+        output: The format.
+        context: The context.
+        file: Where the rows are written; None: they are printed.
+        replaces: Whether this file may exist already.
+    """
 
     output: ResultFormat
     context: Mapping[str, object]
+    file: Path | None = None
+    replaces: bool = False
 
 
 # The server decides whether a statement becomes a task; this test saves queries a request.
 _WRITES = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(?:INSERT|REPLACE)\b", re.IGNORECASE | re.DOTALL)
 _EXPLAINS = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*EXPLAIN\b", re.IGNORECASE | re.DOTALL)
 
+# Context of a query that limits the rows of its result.
+_LIMIT: Final = "sqlOuterLimit"
 _UNKNOWN_TABLE: Final = "[TABLE_OR_VIEW_NOT_FOUND]"  # Spark's name of the error
 _TRUNCATED: Final = (
     "penstock: the result was cut, because it has more rows than the limit of a query (1,000,000, "
@@ -72,7 +90,10 @@ _RESULT_FORMATS = {
     ResultFormat.CSV: "csv",
     ResultFormat.JSON: "object",
     ResultFormat.JSONL: "objectLines",
+    ResultFormat.PARQUET: "parquet",
+    ResultFormat.ARROW: "arrow",
 }
+_BINARY: Final = frozenset({ResultFormat.PARQUET, ResultFormat.ARROW})
 
 
 def add_to(app: typer.Typer) -> None:
@@ -98,20 +119,57 @@ def sql(
             help="Context of the query, or of the task of an INSERT or REPLACE; may be repeated.",
         ),
     ] = None,
+    into: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write the rows to this file, in any format but table; - is standard output.",
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Replace an existing file.")] = False,
 ) -> None:
     """Run a query in SQL, or an INSERT or REPLACE as a task.
 
-    Double quotes enclose names, single quotes text; the time column is __time.
+    Double quotes enclose names, single quotes text; the time column is __time. If the limit of rows
+    cuts the result, the exit code is 1, unless --context sqlOuterLimit=NUMBER set the limit. A file
+    of --output exists only with the complete result: an error or a cut leaves none.
     """
     if statement is not None and file is not None:
         raise InvalidRequest("give a statement or --file, not both")
-    chosen = _Wanted(ResultFormat.JSON if as_json else output, _context(context or ()))
+    form = ResultFormat.JSON if as_json else output
+    chosen = _Wanted(form, _context(context or ()), into, yes)
+    _check_output(chosen)
     api = CLI.api(QUERY_TIMEOUT_S)
     if statement is None and file is None and sys.stdin.isatty():
+        if into is not None:
+            raise InvalidRequest("--output needs a statement: give one, or --file")
         _prompt(api, chosen)
         return
     text = statement if statement is not None else read_text(file or Path("-"))
-    _run(api, text, chosen)
+    if _run(api, text, chosen) and _LIMIT not in chosen.context:
+        # A script must notice that rows are missing, unless it asked for a limit.
+        raise typer.Exit(exit_codes.FAILED)
+
+
+def _check_output(wanted: _Wanted) -> None:
+    form = wanted.output.value
+    if wanted.file is None:
+        if wanted.output in _BINARY:
+            raise InvalidRequest(
+                f"{form} is a format of files: name one with --output, or - for standard output"
+            )
+        if wanted.replaces:
+            raise InvalidRequest("--yes replaces the file of --output: name one")
+    elif wanted.output is ResultFormat.TABLE:
+        formats = ", ".join(one.value for one in _RESULT_FORMATS)
+        raise InvalidRequest(f"--output needs a format: choose --format with one of {formats}")
+    elif str(wanted.file) == "-":
+        byte_output()  # refuses a terminal
+    else:
+        # Before the query, which may take long.
+        check_new_file(wanted.file, replace=wanted.replaces)
 
 
 def _context(given: Sequence[str]) -> dict[str, object]:
@@ -145,14 +203,17 @@ def _bare(text: str) -> str:
     return statement
 
 
-def _run(api: JsonClient, text: str, wanted: _Wanted) -> None:
+def _run(api: JsonClient, text: str, wanted: _Wanted) -> bool:
+    """Run a statement; return whether the limit of rows cut its result."""
     statement, output = _bare(text), wanted.output
     if _WRITES.match(statement):
+        if wanted.file is not None:
+            raise InvalidRequest("--output is for the rows of a query: a task has none")
         as_json = output in (ResultFormat.JSON, ResultFormat.JSONL)
         _write(api, statement, wanted.context, as_json=as_json)
-        return
+        return False
     try:
-        _query(api, statement, wanted)
+        truncated = _query(api, statement, wanted)
     except InvalidRequest as error:  # narrow: translates
         if _UNKNOWN_TABLE in str(error):
             # As with other names that the server does not have; the API follows Druid's.
@@ -162,9 +223,12 @@ def _run(api: JsonClient, text: str, wanted: _Wanted) -> None:
         # The connection is closed already, so the server stops the query.
         warn("penstock: stopped")
         raise
+    if truncated:
+        warn(_TRUNCATED)
+    return truncated
 
 
-def _query(api: JsonClient, statement: str, wanted: _Wanted) -> None:
+def _query(api: JsonClient, statement: str, wanted: _Wanted) -> bool:
     output = wanted.output
     if output is ResultFormat.TABLE:
         found = ask(api, statement, wanted.context)
@@ -178,9 +242,7 @@ def _query(api: JsonClient, statement: str, wanted: _Wanted) -> None:
         cells = [[write(value) for value in row] for row in found.rows]
         print_table(found.names, cells, numeric, width=terminal_width())
         echo(f"{len(found.rows):,} {'row' if len(found.rows) == 1 else 'rows'}")
-        if found.truncated:
-            warn(_TRUNCATED)
-        return
+        return found.truncated
     body = {
         "query": statement,
         "resultFormat": _RESULT_FORMATS[output],
@@ -191,9 +253,27 @@ def _query(api: JsonClient, statement: str, wanted: _Wanted) -> None:
         if answer.status != 200:
             content = answer.read_all()
             raise error_of_answer(answer.status, content, answer.request, remedies=COMMAND_LINE)
-        print_result(answer.chunks, is_json=output is not ResultFormat.CSV)
-        if answer.truncated:
-            warn(_TRUNCATED)
+        if wanted.file is None:
+            print_result(answer.chunks, is_json=output is not ResultFormat.CSV)
+        elif not answer.truncated or _LIMIT in wanted.context:
+            chunks = answer.chunks if output in _BINARY else with_one_end(answer.chunks)
+            _save(chunks, wanted.file, replaces=wanted.replaces)
+        return answer.truncated
+
+
+def _save(chunks: Iterable[bytes], file: Path, *, replaces: bool) -> None:
+    """Write a result to a file, or standard output, as it arrives."""
+    if str(file) == "-":
+        out = byte_output()
+        out.writelines(chunks)
+        out.flush()
+        return
+    size = 0
+    with new_file(file, replace=replaces) as written:
+        for chunk in chunks:
+            written.writev([chunk])
+            size += len(chunk)
+    echo(f"{counted(size, 'byte')} written to {file}")
 
 
 def _write(
@@ -262,7 +342,7 @@ def _prompt(api: JsonClient, wanted: _Wanted) -> None:
 
 
 def _attempt(
-    work: Callable[[JsonClient, str, _Wanted], None], api: JsonClient, text: str, wanted: _Wanted
+    work: Callable[[JsonClient, str, _Wanted], object], api: JsonClient, text: str, wanted: _Wanted
 ) -> None:
     """Run a line of the prompt, which continues after any error."""
     try:

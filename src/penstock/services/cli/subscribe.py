@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
@@ -15,6 +16,7 @@ from urllib.parse import urlsplit
 import typer
 
 from penstock.core.errors import InvalidRequest, PenstockError, counted
+from penstock.core.tls_trust import TRUST
 from penstock.services.cli.command_options import CLI
 from penstock.services.cli.output import warn, write_bodies
 from penstock.services.json_client import JsonClient
@@ -86,10 +88,13 @@ async def _consume(
         finish_all,
     )
 
-    options = ConsumerOptions(connection=ConnectionOptions(auth_secret=CLI.options().token))
+    url = CLI.found_broker_url()
+    token = CLI.token_for(url)
+    address, tls = _address(url, token)
+    options = ConsumerOptions(connection=ConnectionOptions(auth_secret=token, tls=tls))
     wanted = min(in_flight, limit) if limit else in_flight
     async with Consumer(
-        topic, channel, addresses=[_address()], max_in_flight=wanted, options=options
+        topic, channel, addresses=[address], max_in_flight=wanted, options=options
     ) as consumer:
         while not limit or written[0] < limit:
             left = limit - written[0] if limit else in_flight
@@ -104,11 +109,12 @@ async def _consume(
             finish_all(messages)
 
 
-def _address() -> str:
-    """Return the broker's address of NSQ's TCP protocol."""
-    url = CLI.found_broker_url()
-    info = JsonClient(url, token=CLI.options().token).get("/info")
+def _address(url: str, token: str | None) -> tuple[str, ssl.SSLContext | None]:
+    """Return the address of NSQ's TCP protocol of the broker with an HTTP address, and its TLS."""
+    info = JsonClient(url, token=token).get("/info")
     port = info.get("tcp_port") if isinstance(info, dict) else None
     if not isinstance(port, int) or port < 0:
         raise InvalidRequest(f"the broker at {url} does not speak NSQ's TCP protocol")
-    return f"[{urlsplit(url).hostname}]:{port}"  # in brackets, because it may be IPv6
+    parts = urlsplit(url)
+    tls = TRUST.context() if parts.scheme == "https" else None
+    return f"[{parts.hostname}]:{port}", tls  # in brackets, because it may be IPv6

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 import typer
 
 from penstock.broker.topic_names import require_name
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import InvalidRequest, NotFound
 from penstock.core.instants import parse_time
-from penstock.services.cli import peek
+from penstock.services.cli import peek, redrive
 from penstock.services.cli.command_options import CLI
 from penstock.services.cli.output import confirm, echo, print_json, print_rows
 from penstock.services.json_client import JsonClient
@@ -28,14 +29,19 @@ Channel = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
+_OF_SUPERVISORS = "supervisor."
+
+
 def add_to(app: typer.Typer) -> None:
     """Add these commands."""
     peek.add_to(topic_app)
+    redrive.add_to(topic_app)
     app.add_typer(topic_app, name="topic")
 
 
 def _broker() -> JsonClient:
-    return JsonClient(CLI.found_broker_url(), token=CLI.options().token)
+    url = CLI.found_broker_url()
+    return JsonClient(url, token=CLI.token_for(url))
 
 
 @topic_app.command()
@@ -100,7 +106,7 @@ def list_topics(as_json: Json = False) -> None:
 
 @topic_app.command()
 def stats(name: Topic, as_json: Json = False) -> None:
-    """Show a topic's stream partitions and channels."""
+    """Show a topic's stream partitions, its channels, and the cursors of its readers."""
     offsets = _broker().get("/offsets", {"topic": name})
     parts = objects(offsets, "partitions")
     topics = _topics(name)
@@ -123,10 +129,24 @@ def stats(name: Topic, as_json: Json = False) -> None:
     if channels:
         echo("")
         print_rows(channels, as_json=False)
+    cursors = [row for topic in topics for row in _cursor_rows(topic)]
+    if cursors:
+        echo("")
+        print_rows(cursors, as_json=False)
     counts = [row for topic in topics for row in _count_rows(topic)]
     if counts:
         echo("")
         print_rows(counts, as_json=False)
+
+
+def _cursor_rows(topic: Mapping[str, object]) -> list[dict[str, object]]:
+    """Return each cursor with the number of messages after it, over all stream partitions."""
+    behind: Counter[str] = Counter()
+    for part in objects(topic, "partitions"):
+        cursors = part.get("cursors")
+        for name in cursors if isinstance(cursors, dict) else ():
+            behind[str(name)] += whole(part, "latest") - whole(cursors, name)
+    return [{"cursor": name, "messages behind": behind[name]} for name in sorted(behind)]
 
 
 def _count_rows(topic: Mapping[str, object]) -> list[dict[str, object]]:
@@ -246,12 +266,43 @@ def _called(name: str, channel: str | None) -> str:
 
 
 @topic_app.command()
-def delete(name: Topic, channel: Channel = None, yes: Yes = False) -> None:
-    """Delete a topic and its messages, or a channel."""
+def delete(
+    name: Topic,
+    channel: Channel = None,
+    cursor: Annotated[
+        str | None, typer.Option("--cursor", help="Only this cursor of a reader.")
+    ] = None,
+    yes: Yes = False,
+) -> None:
+    """Delete a topic and its messages, a channel, or the cursor of a reader."""
+    if cursor is not None:
+        if channel is not None:
+            raise InvalidRequest("give --channel or --cursor, not both")
+        _delete_cursor(name, cursor, yes=yes)
+        return
     loss = "and all its messages" if channel is None else "and its position"
     confirm(f"Delete the {_called(name, channel)} {loss}?", yes=yes)
     _change("delete", name, channel)
     echo(f"{_called(name, channel)} is deleted")
+
+
+def _delete_cursor(name: str, cursor: str, *, yes: bool) -> None:
+    if cursor.startswith(_OF_SUPERVISORS):
+        raise InvalidRequest(
+            f"the cursor {cursor!r} belongs to a supervisor, which would lose messages: terminate"
+            " the supervisor instead"
+        )
+    topics = _topics(name, with_clients=False)
+    known = [str(row["cursor"]) for topic in topics for row in _cursor_rows(topic)]
+    if cursor not in known:
+        shown = ", ".join(known) or "none"
+        raise NotFound(f"topic {name} has no cursor {cursor!r}; its cursors are: {shown}")
+    confirm(f"Delete the cursor {cursor} of topic {name} and its position?", yes=yes)
+    broker = _broker()
+    for part in (part for topic in topics for part in objects(topic, "partitions")):
+        query = {"topic": name, "name": cursor, "partition": whole(part, "partition")}
+        broker.request("DELETE", "/cursor", query=query)
+    echo(f"cursor {cursor} of topic {name} is deleted")
 
 
 @topic_app.command()

@@ -11,16 +11,14 @@ from __future__ import annotations
 import base64
 import gzip
 import http.client
-import io
 import logging
 import random
-import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Literal, Protocol
-from urllib.parse import quote, urlsplit
+from typing import Final, Literal, Protocol
+from urllib.parse import SplitResult, quote, urlsplit
 
 import orjson
 
@@ -30,11 +28,10 @@ from penstock.core.errors import InvalidRequest, Unavailable, counted
 from penstock.core.metrics import MetricRegistry, Sample
 from penstock.core.rate_limited_log import RateLimitedLog
 from penstock.core.threads import OnDeath, OwnedThread
+from penstock.core.timed_answers import TimedSocket
+from penstock.core.tls_trust import TRUST
 from penstock.services.emitter.emitter import Record, try_all
 from penstock.services.emitter.http_batches import BatchOptions, EventBatch, EventBatches, framed
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer as WriteableBuffer
 
 logger = logging.getLogger(__name__)
 
@@ -85,63 +82,41 @@ class HttpSinkOptions:
     stop_timeout_ms: int = 3_000
 
 
-class _TimedReader(io.RawIOBase):
-    """Reads a connected socket until a deadline, which all reads share."""
-
-    def __init__(self, connected: socket.socket, until_s: float, clock: Clock) -> None:
-        self._connected = connected
-        self._until_s = until_s
-        self._clock = clock
-
-    def limit(self) -> None:
-        """Limit the socket's next operation. Raises TimeoutError after the deadline."""
-        left_s = self._until_s - self._clock.monotonic_s()
-        if left_s <= 0:
-            raise TimeoutError("timed out")
-        self._connected.settimeout(left_s)
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """Read the bytes that arrive next. Raises TimeoutError after the deadline."""
-        self.limit()
-        return self._connected.recv_into(buffer)
-
-
 def post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> int:
     """Send one request over a connection of its own, and return the answer's status.
 
-    The time limit applies to the whole request. `http.client` applies it to each read, so a server
-    that sends one byte at a time would stop the delivery of events. The body is not read.
+    The time limit applies to the whole request, so that a slow server does not stop the delivery of
+    events. The body is not read.
 
     Raises:
         OSError: The server did not answer in time.
     """
     parts = urlsplit(url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     clock = SystemClock()
     until_s = clock.monotonic_s() + timeout_s
     try:
-        with closing(kind(parts.netloc, timeout=timeout_s)) as connection:
+        with closing(_connection(parts, timeout_s)) as connection:
             connection.putrequest("POST", target)
             for name, value in headers.items():
                 connection.putheader(name, value)
             connection.putheader("Content-Length", str(len(body)))
             connection.connect()
-            reader = _TimedReader(connection.sock, until_s, clock)
-            reader.limit()
+            timed = TimedSocket(connection.sock, until_s, clock)
+            timed.limit()
             connection.endheaders(body)
-            with closing(http.client.HTTPResponse(connection.sock, method="POST")) as answer:
-                answer.fp.close()
-                answer.fp = io.BufferedReader(reader)
-                answer.begin()
+            with closing(timed.answer("POST")) as answer:
                 return answer.status
     except (http.client.HTTPException, ValueError) as error:
         # ValueError: an invalid host or path.
         raise OSError(f"no HTTP answer: {error!r}") from None
+
+
+def _connection(parts: SplitResult, timeout_s: float) -> http.client.HTTPConnection:
+    if parts.scheme == "https":
+        tls = TRUST.context_of_others()
+        return http.client.HTTPSConnection(parts.netloc, timeout=timeout_s, context=tls)
+    return http.client.HTTPConnection(parts.netloc, timeout=timeout_s)
 
 
 class HttpSink:

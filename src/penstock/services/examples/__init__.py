@@ -16,6 +16,7 @@ from typing import Final
 from penstock.core.errors import InvalidRequest, NotFound, Unavailable
 
 EXAMPLES: Final = {
+    "audit-supervisor.json": "index the topic `audit` of --audit-topic audit",
     "clicks-supervisor.json": "index the topic `clicks` into a datasource (the quickstart)",
     "flights-supervisor.json": "index the topic `flights` (the demo)",
     "flights.yaml": "a flow from CSV files to the topic `flights` (the demo)",

@@ -5,7 +5,7 @@ addresses for clients. The contents of the parts belong to the packages that wri
 
     format.json    format number of the folder       penstock.lock  held while `penstock up` runs
     penstock.json  addresses, while it is ready       metadata.db    metadata, unless elsewhere
-    topics  flow  tasks  segments  log  run  tmp  cache
+    access  topics  flow  tasks  segments  log  run  tmp  cache  tls  secrets  uploads
 
 Invariants: nothing is written into a folder unless it is Penstock's own or empty; a folder of a
 newer format is not changed; at most one launcher holds the lock.
@@ -29,8 +29,10 @@ from penstock.core.errors import Conflict, InvalidRequest, Unavailable, counted
 from penstock.core.intervals import format_time
 from penstock.services.options.option_values import HostPort
 from penstock.services.options.resolution import CONFIG_FILE
-from penstock.services.options.table import METADATA_FILE
+from penstock.services.options.table import ACCESS_FOLDER, METADATA_FILE, TLS_FOLDER
 from penstock.storage.disk import OsFileSystem
+from penstock.storage.secrets.secret_sources import SECRETS_FOLDER
+from penstock.storage.uploads import UPLOADS_FOLDER
 
 FORMAT = 1
 FORMAT_FILE = "format.json"
@@ -40,18 +42,30 @@ CLIENT_FILE = "penstock.json"
 RESTORING_FILE = "restoring.json"
 """Mark of a folder that `penstock restore` has not completed."""
 # Files and folders that Penstock itself creates in a data folder.
+SEGMENT_CACHE = "segment-cache"
 _OWN = frozenset(
     {
         *(METADATA_FILE, f"{METADATA_FILE}-wal", f"{METADATA_FILE}-shm", CLIENT_FILE),
-        *("topics", "flow", "tasks", "segments", "log", "run", "tmp", "cache"),
+        *("access", "topics", "flow", "tasks", "segments", "log", "run", "tmp", "cache"),
+        *(UPLOADS_FOLDER, SEGMENT_CACHE),
     }
 )
 _SQLITE_MAGIC = b"SQLite format 3\0"
 _SQLITE_HEADER_BYTES = 100
 _FORMAT_BEGUN = f"{FORMAT_FILE}."
 
-# Files that a folder may contain before it is Penstock's.
-_HARMLESS = frozenset({CONFIG_FILE, LOCK_FILE, "lost+found", ".DS_Store", ".gitkeep", ".gitignore"})
+AUTHORITY = "authority.crt"
+AUTHORITY_KEY = "authority.key"
+SERVER = "server.pem"
+"""Files of the folder `tls`; `tls_authority` has their contents, and those of roles."""
+
+# Files that a folder may contain before it is Penstock's; `tls` may be copied from another host.
+_HARMLESS = frozenset(
+    {
+        *(CONFIG_FILE, LOCK_FILE, ACCESS_FOLDER, SECRETS_FOLDER, TLS_FOLDER),
+        *("lost+found", ".DS_Store", ".gitkeep", ".gitignore"),
+    }
+)
 
 
 # Hadoop, with which Spark opens files, expands patterns in all paths; SQLAlchemy and log4j reserve
@@ -107,6 +121,11 @@ class DataFolder:
         return self.path / "flow"
 
     @property
+    def access(self) -> Path:
+        """Return the folder of users, tokens, roles and the secrets of processes."""
+        return self.path / ACCESS_FOLDER
+
+    @property
     def tasks(self) -> Path:
         """Return the folder with one folder for each indexing task on this host."""
         return self.path / "tasks"
@@ -125,6 +144,11 @@ class DataFolder:
     def run(self) -> Path:
         """Return the folder of runtime files: pid files, the options of child processes."""
         return self.path / "run"
+
+    @property
+    def secrets(self) -> Path:
+        """Return the folder of secrets; it exists once there are any."""
+        return self.path / SECRETS_FOLDER
 
     @property
     def tmp(self) -> Path:
@@ -357,6 +381,11 @@ class DataFolder:
         except PermissionError:
             return holder  # another user's process
         return holder
+
+
+def segment_cache_folder(folder: DataFolder) -> Path:
+    """Return the folder of copies of segments of a remote deep storage."""
+    return folder.path / SEGMENT_CACHE
 
 
 def queries_run_folder(folder: DataFolder) -> Path:

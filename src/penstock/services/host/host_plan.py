@@ -14,7 +14,7 @@ import re
 import secrets
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +28,9 @@ from penstock.services.host.launcher import ChildPlan
 from penstock.services.host.liveness import LivenessCheck, greet
 from penstock.services.host.memory import SHARED, query_spark
 from penstock.services.host.process import ChildCommand, free_port, is_free, listen
+from penstock.services.host.query_isolation import Isolation, isolation
 from penstock.services.host.restart_policy import ENDS_BEFORE_READY_MAX, FLOW_ENDS_MAX
+from penstock.services.host.secret_variables import open_variables, secret_variables
 from penstock.services.options import resolution
 from penstock.services.options.option_values import HostPort
 from penstock.services.options.table import VARIABLE_PREFIX, PenstockOptions, local_path
@@ -77,22 +79,23 @@ _EVERY_HOST = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with address
 # In the form of `penstock.spark.connect.spark_server.remote_address`. A remote Spark has no token.
 _OWN_SPARK = re.compile(r"sc://localhost:(?P<port>\d{1,5})/;token=(?P<token>[\w-]+)")
 
-# Also defined in `penstock.indexing.specs`, whose import would cost the launcher memory.
-_SECRETS_OF_SPECS = f"{VARIABLE_PREFIX}INPUT_"
 
-
-def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
+def child_environment(
+    environment: Mapping[str, str], secret_names: Collection[str] = ()
+) -> dict[str, str]:
     """Return the environment of Python children, which get options only from the file.
 
-    Secrets that specs name are not options: tasks and supervisors look them up. The name of the
-    file of options stays, too, because flows must not change that file.
+    The name of the file of options stays, because flows must not change that file.
+
+    Args:
+        environment: The environment of this process.
+        secret_names: Variables with secrets, which children get in another way.
     """
     kept = {
         name: value
         for name, value in environment.items()
-        if not name.startswith(VARIABLE_PREFIX)
-        or name.startswith(_SECRETS_OF_SPECS)
-        or name == resolution.CONFIG_VARIABLE
+        if name not in secret_names
+        and (not name.startswith(VARIABLE_PREFIX) or name == resolution.CONFIG_VARIABLE)
     }
     return {**kept, **_LEAN, "PYTHONUNBUFFERED": "1"}
 
@@ -136,12 +139,15 @@ class HostPlan:
         self._folder = folder
         self._environment = environment
         self._clock = clock
+        self._secret_variables = secret_variables(environment, folder.secrets)
+        self._secrets_fd: int | None = None
         self._sockets: dict[str, list[socket.socket]] = {}
         # Addresses that are open, with the option of each.
         self._opened: list[tuple[HostPort, str]] = []
         self._sparks: list[_Spark] = []
         self._before: Mapping[str, tuple[int, str]] = {}
         self.queries = query_spark(options, total_memory_bytes())
+        self.isolation: Isolation | None = None
         self.options = options
 
     def open(self, listen_on: Callable[[HostPort, str], socket.socket] = listen) -> None:
@@ -177,12 +183,16 @@ class HostPlan:
         except BaseException:
             self.close()
             raise
+        if self._secret_variables:
+            self._secrets_fd = open_variables(self._secret_variables)
         self._before = _sparks_before(self._folder)
         connect, query_connect = self._given.spark_connect, self._given.query_connect
         if connect is None:
             connect = self._add_spark("spark", self._given.spark_memory)
         if self.queries.memory is not None:
             query_connect = self._add_spark("queries", self.queries.memory)
+            cache = spark_cache_folder(self._environment)
+            self.isolation = isolation(self._given, self._folder, cache)
         self.options = dataclasses.replace(
             self._given,
             data_dir=self._folder.path.absolute(),
@@ -199,7 +209,10 @@ class HostPlan:
             stream.write(resolution.to_json(self.options))
 
     def close(self) -> None:
-        """Close the sockets."""
+        """Close the sockets, and the memory with secrets."""
+        descriptor, self._secrets_fd = self._secrets_fd, None
+        if descriptor is not None:
+            os.close(descriptor)
         for listener in itertools.chain.from_iterable(self._sockets.values()):
             with contextlib.suppress(OSError):
                 listener.close()
@@ -248,14 +261,17 @@ class HostPlan:
 
     def _python(self, name: str) -> ChildPlan:
         def command(ready_fd: int) -> ChildCommand:
-            inherited = tuple(listener.fileno() for listener in self._sockets[name])
+            listeners = tuple(listener.fileno() for listener in self._sockets[name])
+            secret = () if self._secrets_fd is None else (self._secrets_fd,)
             argv = (
                 *(sys.executable, "-P", "-m", "penstock.services.roles", name),
                 *("--options", str(self._folder.children_options)),
                 *("--parent", str(os.getpid()), "--ready-fd", str(ready_fd)),
-                *(part for number in inherited for part in ("--listen-fd", str(number))),
+                *(part for number in listeners for part in ("--listen-fd", str(number))),
+                *(part for number in secret for part in ("--secrets-fd", str(number))),
             )
-            return ChildCommand(argv, child_environment(self._environment), inherited=inherited)
+            environment = child_environment(self._environment, self._secret_variables)
+            return ChildCommand(argv, environment, inherited=(*listeners, *secret))
 
         return ChildPlan(
             name,
@@ -285,9 +301,15 @@ class HostPlan:
             conf={"spark.hadoop.fs.permissions.umask-mode": hadoop_umask(self._given)},
         )
 
+        isolated = self.isolation if below else None
+
         def command(_ready_fd: int) -> ChildCommand:
-            prepared = prepare(options, self._environment)
-            return ChildCommand(prepared.argv, prepared.environment, prepared.folder)
+            secret = self._secret_variables
+            prepared = prepare(
+                options, {n: v for n, v in self._environment.items() if n not in secret}
+            )
+            plain = ChildCommand(prepared.argv, prepared.environment, prepared.folder)
+            return plain if isolated is None else isolated.wrapped(plain, spark.port)
 
         return ChildPlan(
             spark.name,

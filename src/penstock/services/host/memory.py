@@ -1,6 +1,7 @@
-"""Whether a second Spark fits into the memory of this host.
+"""Whether a second Spark fits into the memory of this host, and how much of it queries may use.
 
-Owns the rule by which queries get a JVM of their own (decision 38).
+Owns the rule by which queries get a JVM of their own (decision 38), and the limit of that JVM and
+its Python workers together (decision 83).
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ _HEAPS = ("2g", "1g")  # the largest that fits
 # A JVM needs a third more than its heap; the Python processes of a small Penstock take this.
 _BEYOND_HEAP = 4 / 3
 _PYTHON_BYTES = 3 << 29
+# Memory of a JVM beside its heap: buffers up to the size of the heap, classes and code.
+_BUFFERS_PER_HEAP = 1
+_CODE_BYTES = 1 << 30
 # Part of the memory that Penstock may use: other programs and the page cache need the rest.
 _SHARE = 3 / 4
 
@@ -75,6 +79,24 @@ def query_spark(options: PenstockOptions, total_bytes: int | None) -> QuerySpark
         f" {options.spark_memory}",
         is_warning=True,
     )
+
+
+def query_memory_limit(options: PenstockOptions, heap: str, total_bytes: int | None) -> int:
+    """Return how many bytes the JVM of queries and its Python workers may use together.
+
+    That is what the other processes of Penstock leave, so that a query that exceeds it ends only
+    its own JVM. It is never less than the JVM needs.
+
+    Args:
+        options: The user's options.
+        heap: Heap of that JVM.
+        total_bytes: Memory of the host; None if unknown.
+    """
+    least = _bytes(heap) * (1 + _BUFFERS_PER_HEAP) + _CODE_BYTES
+    if total_bytes is None:
+        return least
+    others = _needed(options.spark_memory) if options.spark_connect is None else _PYTHON_BYTES
+    return min(max(least, int(total_bytes * _SHARE - others)), total_bytes)
 
 
 def _needed(*heaps: str) -> float:

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
+from penstock.broker.http_server.host_policy import EVERY_INTERFACE
 from penstock.core.clock import Clock, pause
 from penstock.core.errors import Conflict, Unavailable
 from penstock.core.threads import DEATHS
@@ -128,7 +129,8 @@ def listen(address: HostPort, option: str) -> socket.socket:
         Unavailable: The host is not an address of this machine, or the port needs privileges.
     """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # Asyncio sends small answers at once only if it knows the protocol; otherwise they wait 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((address.host, address.port))
@@ -165,6 +167,12 @@ def retry_conflicts(take: Callable[[], T], clock: Clock, timeout_s: float) -> T:
             if clock.monotonic_s() >= until_s:
                 raise
         pause(clock, _TRY_EVERY_S)
+
+
+def reached_at(listener: socket.socket) -> HostPort:
+    """Return the address at which others reach a listening socket."""
+    host, port = listener.getsockname()[:2]
+    return HostPort(socket.gethostname() if host in EVERY_INTERFACE else host, port)
 
 
 def listen_with_retries(

@@ -60,15 +60,19 @@ class Node:
         return str(self.address)
 
     def to_json(self) -> dict[str, object]:
-        """Return the announced document."""
+        """Return the announced document.
+
+        Other hosts reach a port with TLS only, and this host with plain HTTP: one port serves both.
+        """
+        is_tls = self.address.url.startswith("https:")
         return {
             "druidNode": {
                 "service": self.role,
                 "host": self.address.host,
-                "plaintextPort": self.address.port,
-                "tlsPort": -1,
-                "enablePlaintextPort": True,
-                "enableTlsPort": False,
+                "plaintextPort": -1 if is_tls else self.address.port,
+                "tlsPort": self.address.port if is_tls else -1,
+                "enablePlaintextPort": not is_tls,
+                "enableTlsPort": is_tls,
             },
             "nodeType": self.role,
             "services": {name: dict(one) for name, one in self.services.items()},
@@ -90,10 +94,11 @@ class Node:
         place, role = value.get("druidNode"), value.get("nodeType")
         if not isinstance(place, dict) or not isinstance(role, str) or not role:
             raise InvalidRequest("an announcement needs a nodeType and a druidNode")
-        host, port = place.get("host"), place.get("plaintextPort")
-        if not isinstance(host, str) or not host or not isinstance(port, int) or port < 0:
+        host, ports = place.get("host"), (place.get("plaintextPort"), place.get("tlsPort"))
+        port = next((one for one in ports if type(one) is int and 0 <= one <= 65_535), None)
+        if not isinstance(host, str) or not host or port is None:
             raise InvalidRequest(
-                "host and plaintextPort must be a node's address", place="druidNode"
+                "host, and plaintextPort or tlsPort, must be a node's address", place="druidNode"
             )
         address = HostPort(host, port)
         raw = value.get("services")

@@ -27,7 +27,7 @@ from penstock.core.threads import OnDeath, OwnedThread
 from penstock.core.waits import DependencyWait, WaitTable
 from penstock.services.membership.discovery import Node
 from penstock.services.membership.watchers import CallThread, RoleWatchers
-from penstock.services.options.option_values import HostPort
+from penstock.services.options.option_values import HostPort, without_scheme
 from penstock.storage.metadata import LeaseRow, Term
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ class LeaseDirectory:
             if term is None:
                 remedy = "start one, or wait for the election"
                 raise no_leader("no overlord leads", self._waits(), remedy=remedy)
-            return HostPort.parse(term.holder.removeprefix("http://"))
+            return HostPort.parse(without_scheme(term.holder))
         row = self._choose(service)
         return HostPort(row.host, row.port)
 

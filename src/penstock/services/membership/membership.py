@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.clock import Clock
 from penstock.core.waits import DependencyWait
+from penstock.services.host.tls_settings import trust_settings
 from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
 from penstock.services.membership.discovery import Node, Service
 from penstock.services.membership.election import Contest, TermContest, refuses
@@ -55,9 +56,17 @@ class Membership:
         from penstock.services.membership.zookeeper import (  # noqa: PLC0415
             ZooKeeper,
             ZooKeeperDiscovery,
+            ZooKeeperSecurity,
         )
 
-        self._zookeeper = ZooKeeper(options.zookeeper, options.zookeeper_base)
+        trust = trust_settings(options)
+        security = ZooKeeperSecurity(
+            options.zookeeper_tls == "true",
+            trust.authorities,
+            trust.certificate,
+            options.zookeeper_auth,
+        )
+        self._zookeeper = ZooKeeper(options.zookeeper, options.zookeeper_base, security=security)
         self.discovery = ZooKeeperDiscovery(self._zookeeper, clock)
         self.directory = LeaseDirectory(_Discovered(self.discovery), terms=store.terms)
 

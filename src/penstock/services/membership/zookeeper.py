@@ -26,6 +26,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -53,6 +54,7 @@ try:
     from kazoo.interfaces import IAsyncResult
     from kazoo.protocol.states import WatchedEvent
     from kazoo.retry import KazooRetry
+    from kazoo.security import CREATOR_ALL_ACL
 except ImportError as error:
     raise InvalidRequest(
         "ZooKeeper is used by a package that is not installed: pip install 'penstock-io[zookeeper]'"
@@ -65,6 +67,36 @@ CONNECT_TIMEOUT_S: Final = 15.0
 CALL_TIMEOUT_S: Final = 10.0
 
 
+@dataclass(frozen=True, slots=True)
+class ZooKeeperSecurity:
+    """How a client and the servers prove who they are.
+
+    Attributes:
+        uses_tls: The servers speak TLS; their certificates and host names are verified.
+        authorities: File of authorities that sign their certificates, PEM, besides those of this
+            machine.
+        certificate: File of this process's own certificate with its key, PEM, if it has one.
+        auth: ``USER:PASSWORD`` of the scheme digest; only this user may then read and change the
+            nodes that this client makes. None: everyone who reaches the servers may.
+    """
+
+    uses_tls: bool = False
+    authorities: str | None = None
+    certificate: str | None = None
+    auth: str | None = field(default=None, repr=False)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of kazoo's client."""
+        found: dict[str, Any] = {}
+        if self.uses_tls:
+            found |= {"use_ssl": True, "verify_certs": True, "check_hostname": True}
+            found |= {"ca": self.authorities, "certfile": self.certificate}
+            found |= {"keyfile": self.certificate}  # the same file has both
+        if self.auth is not None:
+            found |= {"auth_data": [("digest", self.auth)], "default_acl": CREATOR_ALL_ACL}
+        return found
+
+
 class ZooKeeper:
     """A client, and Penstock's folder in ZooKeeper.
 
@@ -72,15 +104,23 @@ class ZooKeeper:
         hosts: Servers, as ZooKeeper writes them: `host:port,host:port`.
         base: Path of the folder; created when needed.
         session_timeout_s: Time without a heartbeat after which the session expires.
+        security: TLS and the credentials of this client.
     """
 
-    def __init__(self, hosts: str, base: str, session_timeout_s: float = SESSION_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        hosts: str,
+        base: str,
+        session_timeout_s: float = SESSION_TIMEOUT_S,
+        security: ZooKeeperSecurity = ZooKeeperSecurity(),
+    ) -> None:
         self.base: Final = "/" + base.strip("/")
         self._hosts = hosts
         self.client: Final = KazooClient(
             hosts=hosts,
             timeout=session_timeout_s,
             connection_retry=KazooRetry(max_tries=-1, delay=0.1, max_delay=2.0),
+            **security.arguments(),
         )
         self._on_session: list[Callable[[], None]] = []
         self._on_change: dict[str, Callable[[], None]] = {}

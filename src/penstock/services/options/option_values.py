@@ -15,8 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.broker.http_server.host_policy import normalized_host
+from penstock.broker.topic_names import name_mistake
 from penstock.core.durations import parse_duration
 from penstock.core.errors import InvalidRequest
+from penstock.core.network_guard import HostEntry
+from penstock.core.tls_trust import TRUST
 from penstock.core.whole_numbers import int64_of
 from penstock.flow.user_modules import is_module_name
 from penstock.spark.connect.connect_address import ConnectAddress
@@ -63,9 +66,14 @@ class HostPort:
 
     @property
     def url(self) -> str:
-        """Return the `http://` address that a client on this host uses."""
+        """Return the URL that a client on this host uses: `https://`, if other hosts reach it."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
-        return f"http://{HostPort(host, self.port)}"
+        return f"{TRUST.scheme(host)}://{HostPort(host, self.port)}"
+
+
+def without_scheme(url: str) -> str:
+    """Return `HOST:PORT` of a URL that `HostPort.url` returned."""
+    return url.removeprefix("https://").removeprefix("http://")
 
 
 def masked(shown: str, mask: str) -> str:
@@ -187,6 +195,19 @@ def java_options(value: object) -> tuple[str, ...]:
     return tuple(parts)
 
 
+def flag(value: object) -> bool:
+    """Read true or false."""
+    return one_of("true", "false")(value) == "true"
+
+
+def topic(value: object) -> str:
+    """Read the name of a topic that is kept on disk."""
+    found = text(value)
+    if mistake := name_mistake(found, may_be_ephemeral=False):
+        raise InvalidRequest(mistake)
+    return found
+
+
 def texts(value: object) -> tuple[str, ...]:
     """Read a list, or a text whose entries are separated by commas."""
     parts = value if isinstance(value, list | tuple) else text(value).split(",")
@@ -201,6 +222,14 @@ def hosts(value: object) -> tuple[str, ...]:
             normalized_host(one.removeprefix("*."))
         except InvalidRequest as error:
             raise InvalidRequest(f"{error}; *.NAME matches every name that ends in .NAME") from None
+    return found
+
+
+def reachable_hosts(value: object) -> tuple[str, ...]:
+    """Read hosts that inputs may reach, as `texts`, in the notation of `HostEntry.parse`."""
+    found = texts(value)
+    for one in found:
+        HostEntry.parse(one)
     return found
 
 

@@ -9,6 +9,7 @@ Invariant: a wrong value is refused with its place; nothing is guessed.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import stat
 import tomllib
@@ -18,9 +19,11 @@ from pathlib import Path
 from typing import Final, cast
 
 from penstock.core.errors import InvalidRequest
+from penstock.core.secret_names import is_reference, referenced_name
 from penstock.core.similar_names import most_similar
 from penstock.services.options.option_values import masked
 from penstock.services.options.table import VARIABLE_PREFIX, PenstockOptions, option_entries
+from penstock.storage.secrets.secret_sources import Secrets
 
 CONFIG_FILE: Final = "penstock.toml"
 _SECRET_BYTES_MAX: Final = 4_096
@@ -39,11 +42,74 @@ _KEY_RESEMBLANCE: Final = 0.5
 
 def _parse(field_name: str, value: object, place: str) -> object:
     entry = next(item for item in fields(PenstockOptions) if item.name == field_name)
+    if is_reference(value):
+        return _reference(str(value), place, allowed=bool(entry.metadata["may_name_secret"]))
     parse = cast("Callable[[object], object]", entry.metadata["parse"])
     try:
         return parse(value)
     except InvalidRequest as error:
         raise InvalidRequest(str(error), place=place) from None
+
+
+def _reference(text: str, place: str, *, allowed: bool) -> str:
+    """Return a reference to a secret, which stays one until a process uses it."""
+    try:
+        referenced_name(text)
+    except InvalidRequest as error:
+        raise InvalidRequest(str(error), place=place) from None
+    if not allowed:
+        names = ", ".join(entry.key for entry in option_entries() if entry.may_name_secret)
+        raise InvalidRequest(
+            f"this option must not name a secret, because it is shown: only {names} may",
+            place=place,
+        )
+    return text
+
+
+def check_secrets(options: PenstockOptions, secrets: Secrets) -> None:
+    """Check that the secrets that options name exist, without looking up their values.
+
+    Raises:
+        InvalidRequest: One does not exist, or `secrets.toml` is wrong.
+        CorruptData: The file of sealed secrets is damaged.
+        Unavailable: The disk does not answer.
+    """
+    for entry in option_entries():
+        given = getattr(options, entry.field_name)
+        name = referenced_name(given) if entry.may_name_secret and is_reference(given) else None
+        if name is not None and not secrets.knows(name):
+            raise InvalidRequest(
+                f"unknown secret {name!r}: set it with `penstock secret set {name}`, or name its"
+                " source in secrets.toml",
+                place=entry.key,
+            )
+
+
+def with_secrets(options: PenstockOptions, secrets: Secrets) -> PenstockOptions:
+    """Return options for use in this process, with the values of secrets: never store or show them.
+
+    Raises:
+        InvalidRequest: A secret has no value, or one that the option does not accept. The message
+            does not contain it.
+        CorruptData: The file of sealed secrets is damaged.
+        Unavailable: The command that prints a secret fails.
+    """
+    values: dict[str, object] = {}
+    for entry in option_entries():
+        given = getattr(options, entry.field_name)
+        if not entry.may_name_secret or not is_reference(given):
+            continue
+        value = secrets.text(given, entry.key)
+        # From None in `_parse`: the error of the parser shows the value.
+        with_value = {"place": f"{entry.key}: {given}"}
+        try:
+            values[entry.field_name] = _parse(entry.field_name, value, "")
+        except InvalidRequest:
+            text = "the secret is not a valid value of this option: set it again"
+            raise InvalidRequest(text, **with_value) from None
+        if is_reference(value):
+            raise InvalidRequest("the secret must not name another secret", **with_value)
+    return dataclasses.replace(options, **values) if values else options  # type: ignore[arg-type]  # each value came out of its field's parser
 
 
 def _known_key(name: str, names: list[str]) -> str:
@@ -190,10 +256,12 @@ def _refuse_secrets(command_line: Mapping[str, object]) -> None:
         value = command_line.get(entry.field_name)
         text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
         in_url = "://" in text and masked(text, "") != text
+        if is_reference(value):
+            continue
         if in_url or (entry.is_secret and value is not None):
             raise InvalidRequest(
-                "every user of this host can read the command line, and this is a secret: set"
-                f" {entry.variable}, or {entry.key} in {CONFIG_FILE}",
+                "every user of this host can read the command line, and this is a secret: give"
+                f" secret://NAME, or set {entry.variable}, or {entry.key} in {CONFIG_FILE}",
                 place=entry.flag,
             )
 

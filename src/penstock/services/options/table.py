@@ -16,19 +16,33 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from penstock.core.durations import parse_duration
+from penstock.core.network_guard import EVERY_HOST
 from penstock.indexing.ports import DEFAULT_WORKER_CATEGORY
 from penstock.services.options import option_values as read
 from penstock.services.options.option_values import HostPort
 from penstock.storage.sqlite_urls import sqlite_url
 
 METADATA_FILE: Final = "metadata.db"
+ACCESS_FOLDER: Final = "access"
+TLS_FOLDER: Final = "tls"
 VARIABLE_PREFIX: Final = "PENSTOCK_"
 
 
 def _entry(
-    kind: str, parse: Callable[[object], object], text: str, *, secret: bool = False
+    kind: str,
+    parse: Callable[[object], object],
+    text: str,
+    *,
+    secret: bool = False,
+    holds_secret: bool = False,
 ) -> dict[str, object]:
-    return {"kind": kind, "parse": parse, "help": text, "secret": secret}
+    return {
+        "kind": kind,
+        "parse": parse,
+        "help": text,
+        "secret": secret,
+        "may_name_secret": secret or holds_secret,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +55,21 @@ class PenstockOptions:
     )
     http: HostPort = field(
         default=HostPort("127.0.0.1", 8888),
-        metadata=_entry("address", read.address, "Where the API listens; port 0 picks a free one."),
+        metadata=_entry(
+            "address",
+            read.address,
+            "Where the API listens; port 0 picks a free one. Overlord, worker and flow use only"
+            " the port of their own command line, because all roles of a host share the other"
+            " settings.",
+        ),
+    )
+    flight: HostPort | None = field(
+        default=None,
+        metadata=_entry(
+            "address",
+            read.address,
+            "Address at which the router speaks Arrow Flight SQL [default: it does not]",
+        ),
     )
     broker_http: HostPort | None = field(
         default=None,
@@ -83,7 +111,12 @@ class PenstockOptions:
     )
     tls_cert: Path | None = field(
         default=None,
-        metadata=_entry("file", read.path, "The broker's certificate chain, PEM; turns TLS on."),
+        metadata=_entry(
+            "file",
+            read.path,
+            "Certificate chain of this host, PEM, for all"
+            " ports [default: the one of penstock tls init]",
+        ),
     )
     tls_key: Path | None = field(
         default=None,
@@ -95,23 +128,37 @@ class PenstockOptions:
     )
     tls_root_ca: Path | None = field(
         default=None,
-        metadata=_entry("file", read.path, "Authorities that sign clients' certificates, PEM."),
+        metadata=_entry(
+            "file",
+            read.path,
+            "Authorities that sign clients' certificates, PEM [default: the"
+            " one of penstock tls init]",
+        ),
+    )
+    tls_ca: Path | None = field(
+        default=None,
+        metadata=_entry(
+            "file",
+            read.path,
+            "Authorities that sign the certificates of Penstock's servers, PEM, for its clients"
+            " [default: the one of penstock tls init, otherwise those of this machine]",
+        ),
     )
     tls_client_auth_policy: str = field(
         default="none",
         metadata=_entry(
             "text",
             read.one_of("none", "require", "require-verify"),
-            "Whether clients of the broker must present a certificate: none, require or "
-            "require-verify.",
+            "Whether clients must present a certificate: none, require or require-verify.",
         ),
     )
     tls_required: str = field(
-        default="false",
+        default="remote",
         metadata=_entry(
             "text",
-            read.one_of("false", "tcp-https", "true"),
-            "Which clients must use TLS: false (none), tcp-https (all except HTTP) or true (all).",
+            read.one_of("false", "remote", "tcp-https", "true"),
+            "Which clients must use TLS, if there is a certificate: remote (all except over"
+            " loopback), true (all), tcp-https (all except HTTP) or false (none).",
         ),
     )
     tls_min_version: str = field(
@@ -119,7 +166,7 @@ class PenstockOptions:
         metadata=_entry(
             "text",
             read.one_of("tls1.2", "tls1.3"),
-            "Minimum TLS version of the broker: tls1.2 or tls1.3.",
+            "Minimum TLS version of all ports: tls1.2 or tls1.3.",
         ),
     )
     auth_http_addresses: tuple[str, ...] = field(
@@ -225,6 +272,7 @@ class PenstockOptions:
             read.text,
             "Metadata database: sqlite:///FILE or postgresql+psycopg://…"
             " [default: SQLite in the data folder]",
+            holds_secret=True,
         ),
     )
     deep_storage: str | None = field(
@@ -234,6 +282,15 @@ class PenstockOptions:
             read.text,
             "Location of segments: a folder or any fsspec URL such as s3://…"
             " [default: the data folder]",
+        ),
+    )
+    segment_cache_size: str = field(
+        default="10g",
+        metadata=_entry(
+            "size",
+            read.size,
+            "Size limit of the copies of segments that a router keeps on its disk for queries, if"
+            " the deep storage is remote; 0g: none.",
         ),
     )
     spark_master: str = field(
@@ -257,6 +314,7 @@ class PenstockOptions:
             "URL",
             read.spark_connect,
             "A Spark Connect server, sc://HOST:PORT, to use instead of a local one.",
+            holds_secret=True,
         ),
     )
     spark_memory: str = field(
@@ -285,6 +343,7 @@ class PenstockOptions:
             "URL",
             read.spark_connect,
             "A Spark Connect server only for queries [default: the one that tasks use]",
+            holds_secret=True,
         ),
     )
     worker_capacity: int | None = field(
@@ -403,6 +462,25 @@ class PenstockOptions:
             " [default: leases in the metadata]",
         ),
     )
+    zookeeper_tls: str = field(
+        default="false",
+        metadata=_entry(
+            "text",
+            read.one_of("true", "false"),
+            "Whether ZooKeeper is reached under TLS, with the authorities of --tls-ca: true or"
+            " false.",
+        ),
+    )
+    zookeeper_auth: str | None = field(
+        default=None,
+        metadata=_entry(
+            "text",
+            read.text,
+            "USER:PASSWORD for ZooKeeper (scheme digest); only this user may then read and change"
+            " Penstock's nodes.",
+            secret=True,
+        ),
+    )
     zookeeper_base: str = field(
         default="/penstock",
         metadata=_entry("path", read.text, "Folder of Penstock in ZooKeeper."),
@@ -478,6 +556,25 @@ class PenstockOptions:
             " [default: only those that Penstock includes]",
         ),
     )
+    readable_folders: tuple[Path, ...] = field(
+        default=(),
+        metadata=_entry(
+            "list",
+            read.paths,
+            "Folders from which flows, tasks and statements may read files [default: all that"
+            " Penstock's user may read, except Penstock's own]",
+        ),
+    )
+    reachable_hosts: tuple[str, ...] = field(
+        default=(EVERY_HOST,),
+        metadata=_entry(
+            "list",
+            read.reachable_hosts,
+            "Hosts to which flows, tasks and statements may connect: `NAME`, `*.NAME`, an address"
+            " or a network, each with `:PORT` if wanted; `*` is every host except this one, which"
+            " must be listed with a port, such as `*,localhost:5432`",
+        ),
+    )
     segments_group: str | None = field(
         default=None,
         metadata=_entry(
@@ -496,6 +593,15 @@ class PenstockOptions:
             " *.example.com [default: loopback names and the configured addresses]",
         ),
     )
+    insecure: bool = field(
+        default=False,
+        metadata=_entry(
+            "flag",
+            read.flag,
+            "Listen on addresses that other hosts reach without TLS, or without a token: every"
+            " host and user of the network may then do everything.",
+        ),
+    )
     token: str | None = field(
         default=None,
         metadata=_entry(
@@ -509,6 +615,75 @@ class PenstockOptions:
         default=None,
         metadata=_entry("file", read.path, "File that holds the token, in one line."),
     )
+    access_folder: Path | None = field(
+        default=None,
+        metadata=_entry(
+            "folder",
+            read.path,
+            "Folder of users, tokens, roles and the key of processes; several hosts of one"
+            " installation need the same contents [default: access in the data folder]",
+        ),
+    )
+    audit: str = field(
+        default="changes",
+        metadata=_entry(
+            "text",
+            read.one_of("changes", "everything"),
+            "Events that the audit records: changes, logins and refusals (changes), or allowed"
+            " reads, queries and publishes as well (everything).",
+        ),
+    )
+    audit_topic: str | None = field(
+        default=None,
+        metadata=_entry(
+            "text",
+            read.topic,
+            "Topic to which all processes publish the audit; its name is also that of the"
+            " datasource, and both need the right read system:access.",
+        ),
+    )
+
+    provenance_topic: str | None = field(
+        default=None,
+        metadata=_entry(
+            "text",
+            read.topic,
+            "Topic to which the flow publishes the provenance of its FlowFiles; its name is also"
+            " that of the datasource, which is created [default: provenance is not recorded].",
+        ),
+    )
+    provenance_retention: str = field(
+        default="24h",
+        metadata=_entry(
+            "duration",
+            read.duration,
+            "How long provenance, and content for replays, are kept, with --provenance-topic.",
+        ),
+    )
+    provenance_retention_size: str = field(
+        default="1g",
+        metadata=_entry(
+            "size",
+            read.size,
+            "Size of provenance, and size of content for replays, above which the oldest are"
+            " deleted, with --provenance-topic.",
+        ),
+    )
+
+    @property
+    def provenance_retention_ms(self) -> int:
+        """Return the retention of provenance in milliseconds."""
+        return max(1, parse_duration(self.provenance_retention))
+
+    @property
+    def provenance_retention_bytes(self) -> int:
+        """Return the retention of provenance in bytes."""
+        return max(1, read.bytes_of(self.provenance_retention_size))
+
+    @property
+    def access_path(self) -> Path:
+        """Return the absolute path of the folder of access, with its default filled in."""
+        return (self.access_folder or self.data_dir / ACCESS_FOLDER).absolute()
 
     @property
     def topic_retention_ms(self) -> int | None:
@@ -529,6 +704,11 @@ class PenstockOptions:
         while it rolls over, so a small machine has more slots than cores.
         """
         return self.worker_capacity or max(4, (os.cpu_count() or 1) - 1)
+
+    @property
+    def segment_cache_bytes(self) -> int:
+        """Return the size limit of the cache of segments, in bytes; 0: there is no cache."""
+        return read.bytes_of(self.segment_cache_size)
 
     @property
     def task_bytes(self) -> int | None:
@@ -601,6 +781,8 @@ class OptionEntry:
     help: str
     is_secret: bool
     """Not accepted on the command line, which every user of a host can read."""
+    may_name_secret: bool
+    """Whether its value may be `secret://NAME`, which each process looks up for itself."""
 
     @property
     def flag(self) -> str:
@@ -613,6 +795,12 @@ class OptionEntry:
         return VARIABLE_PREFIX + self.field_name.upper()
 
 
+def _shown(default: object) -> str:
+    if default is None or default is False:
+        return ""
+    return ",".join(default) if isinstance(default, tuple) else str(default)
+
+
 def option_entries() -> tuple[OptionEntry, ...]:
     """Return every option, in the order of the documentation."""
     return tuple(
@@ -620,9 +808,10 @@ def option_entries() -> tuple[OptionEntry, ...]:
             key=item.name.replace("_", "-"),
             field_name=item.name,
             kind=str(item.metadata["kind"]),
-            default="" if item.default in (None, ()) else str(item.default),
+            default=_shown(item.default),
             help=str(item.metadata["help"]),
             is_secret=bool(item.metadata["secret"]),
+            may_name_secret=bool(item.metadata["may_name_secret"]),
         )
         for item in fields(PenstockOptions)
     )

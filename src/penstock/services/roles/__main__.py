@@ -20,6 +20,7 @@ from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.folder_permissions import use_umask
 from penstock.services.host.process import die_with_parent, end_on_thread_death, leave
 from penstock.services.host.restart_policy import INVALID_OPTIONS
+from penstock.services.host.secret_variables import read_variables
 from penstock.services.host.up import log_to_file
 from penstock.services.options import resolution
 from penstock.services.roles.runtime import InheritedSocket, StartReporter, run_role
@@ -35,8 +36,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--listen-fd", type=int, required=True, action="append")
     parser.add_argument("--ready-fd", type=int)
+    parser.add_argument("--secrets-fd", type=int)
     given = parser.parse_args(arguments)
     die_with_parent(given.parent)
+    variables = read_variables(given.secrets_fd)
     options = resolution.from_json(given.options.read_text())
     use_umask(options)
     end_on_thread_death()
@@ -53,6 +56,7 @@ def main(arguments: list[str]) -> int:
             [InheritedSocket(number, options.http) for number in given.listen_fd],
             StartReporter(given.ready_fd),
             role.compose,
+            variables,
         )
     except PenstockError as error:
         logging.getLogger(__name__).exception("%s ends", given.role)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from pathlib import Path
 from typing import Final
 
 import uvloop
@@ -15,7 +14,6 @@ from penstock.broker.lookupd.announcer import LookupOptions
 from penstock.broker.options import BrokerOptions
 from penstock.broker.protocol.negotiation import NegotiationLimits
 from penstock.broker.security.auth_servers import AuthMethod, AuthOptions
-from penstock.broker.security.tls import ClientCertificates, Requirement, TlsOptions, TlsVersion
 from penstock.broker.server import BrokerServer
 from penstock.core.durations import parse_duration
 from penstock.core.errors import PenstockError, Unavailable
@@ -25,6 +23,7 @@ from penstock.core.loop_tasks import LoopThread
 from penstock.core.rate_limited_log import RateLimitedLog
 from penstock.core.threads import OnDeath, OwnedThread
 from penstock.services.host.data_folder import DataFolder, about_process, broker_addresses
+from penstock.services.host.tls_settings import server_options
 from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
 from penstock.services.membership.membership import Membership, broker_service
 from penstock.services.options.option_values import HostPort
@@ -51,7 +50,7 @@ def options_of(options: PenstockOptions) -> BrokerOptions:
         tcp_socket_mode=int(options.broker_tcp_socket_mode, 8),
         allowed_hosts=options.allowed_hosts,
         token=options.token,
-        tls=_tls_options(options),
+        tls=server_options(options),
         auth=AuthOptions(
             addresses=options.auth_http_addresses,
             method=AuthMethod(options.auth_http_request_method),
@@ -74,21 +73,6 @@ def options_of(options: PenstockOptions) -> BrokerOptions:
     )
 
 
-def _tls_options(options: PenstockOptions) -> TlsOptions:
-    def name(path: Path | None) -> str | None:
-        return None if path is None else str(path)
-
-    return TlsOptions(
-        certificate=name(options.tls_cert),
-        key=name(options.tls_key),
-        root_ca=name(options.tls_root_ca),
-        client_certificates=ClientCertificates(options.tls_client_auth_policy),
-        required=Requirement(options.tls_required),
-        min_version=TlsVersion(options.tls_min_version),
-        plain_loopback=True,  # for the other processes of this host
-    )
-
-
 def compose(context: RoleContext) -> Lifecycle:
     """Build the process."""
     options = options_of(context.options)
@@ -96,8 +80,9 @@ def compose(context: RoleContext) -> Lifecycle:
         options,
         fs=HoldingFileSystem(str(context.folder.path), context.clock),
         clock=context.clock,
-        listener=context.listener,
-        tcp_listener=context.tcp_listener,
+        access=context.access,
+        listeners=[one for one in (context.listener, context.tcp_listener) if one is not None],
+        tls=context.tls,
     )
     loop = LoopThread("loop", uvloop.new_event_loop())
     raise_descriptor_limit()
@@ -115,6 +100,7 @@ def compose(context: RoleContext) -> Lifecycle:
     )
     if not context.is_launched:
         lifecycle.add_handler(client_file(context), StartStage.ANNOUNCEMENTS)
+    context.publish_audit(lifecycle, lambda: HostPort(*context.listener.getsockname()[:2]))
     announcement = _Announcement(context)
     lifecycle.add_handler(
         LifecycleHandler("announcement", announcement.start, announcement.stop),

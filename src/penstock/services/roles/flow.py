@@ -17,23 +17,38 @@ from starlette.routing import Route
 
 from penstock.core.errors import Dependency, Unavailable
 from penstock.core.garbage_collection import collect_for_flows
-from penstock.core.metrics import Sample
+from penstock.core.metrics import MetricRegistry, Sample
 from penstock.core.threads import JobTimer
 from penstock.core.uuids import RandomUuids
 from penstock.core.waits import DependencyWait
 from penstock.flow.controller.controller import ControllerOptions, FlowController
 from penstock.flow.controller.flow_metrics import flow_samples
+from penstock.flow.controller.flow_owner import FlowOwner
+from penstock.flow.processors.service_lookups import SERVICE_LOOKUPS
 from penstock.flow.processors.topics.service_addresses import SERVICE, ServiceAddresses
+from penstock.flow.repository.commit_spool import SpoolOptions
 from penstock.flow.write_guard import WRITE_GUARD
 from penstock.services.api.asgi import METRICS_TYPE, application
 from penstock.services.api.flow import FlowRoutes
+from penstock.services.api.flow.flow_access import rights_of_processors
 from penstock.services.emitter.events import AlertEvent, Severity
+from penstock.services.host.audit_publisher import BrokerAuditTopic
 from penstock.services.host.host_plan import spark_cache_folder
 from penstock.services.host.private_files import private_places
+from penstock.services.host.provenance_process import ProvenanceProcess
+from penstock.services.host.provenance_service import (
+    ProvenanceDatasource,
+    ProvenanceLookups,
+    ProvenanceOptions,
+    ProvenanceService,
+    SupervisedTopic,
+)
 from penstock.services.host.restart_policy import FLOW_ENDS_MAX, STEADY_S
 from penstock.services.http_server import HttpServer
+from penstock.services.json_client import JsonClient
 from penstock.services.lifecycle import Lifecycle, LifecycleHandler, StartStage
 from penstock.services.membership.membership import BrokerFinder, Membership
+from penstock.services.options.option_values import without_scheme
 from penstock.services.options.table import PenstockOptions, local_path
 from penstock.services.processors import registry_for
 from penstock.services.readiness import Check
@@ -42,6 +57,7 @@ from penstock.services.roles.runtime import RoleContext
 from penstock.spark.connect.java import java_homes
 from penstock.spark.flow.service_spark import SERVICE_SPARK
 from penstock.storage.deletion_hold import HoldingFileSystem
+from penstock.storage.lookup_rows import LookupTables
 from penstock.storage.metadata import MetadataStore
 
 logger = logging.getLogger(__name__)
@@ -114,14 +130,21 @@ class FlowHost:
     Args:
         context: Context of the role.
         broker: Finds the broker for processors without an address.
+        lookups: The lookups for processors; None: there are none.
     """
 
-    def __init__(self, context: RoleContext, broker: BrokerFinder) -> None:
+    def __init__(
+        self, context: RoleContext, broker: BrokerFinder, lookups: LookupTables | None = None
+    ) -> None:
+        self._lookups = lookups
         self._context = context
         self._broker = broker
         self._mutex = threading.Lock()
         self._controller: FlowController | None = None
         self._starts = FlowStarts(context.folder.run / "flow-ends", self._held)
+        self._owner = FlowOwner(context.access, rights_of_processors)
+        self._provenance: ProvenanceService | None = None
+        self._registry = MetricRegistry()
         self._is_restarting = False  # replaced in one step by a thread of the repository
 
     def start(self) -> None:
@@ -137,12 +160,14 @@ class FlowHost:
         work_folder = context.folder.tmp / "flow" / str(os.getpid())
         work_folder.mkdir(parents=True, exist_ok=True)
         SERVICE_SPARK.set(options.spark_connect, work_folder)
+        SERVICE_LOOKUPS.set(self._lookups)
         SERVICE.set(
             ServiceAddresses(
                 broker_http=lambda: self._broker.http().url,
-                broker_tcp=lambda: self._broker.tcp().url.removeprefix("http://"),
+                broker_tcp=lambda: without_scheme(self._broker.tcp().url),
                 overlord=options.http.url,
-                token=options.token or "",
+                tokens=self._owner.tokens,
+                insecure=options.insecure,
             )
         )
         WRITE_GUARD.set(own_places(options, os.environ), program_places(os.environ))
@@ -157,11 +182,14 @@ class FlowHost:
             registry=registry_for(options.flow_modules),
             new_uuid=RandomUuids(),
             environment=os.environ,
-            options=ControllerOptions(guard=self._starts),
+            options=ControllerOptions(
+                guard=self._starts, owner=self._owner, provenance=_spool_options(options)
+            ),
         )
         with self._mutex:  # first, so that a failure below closes it cleanly
             self._controller = controller
         controller.call_when_stopped(self._repository_stopped)
+        self._start_provenance(controller)
         collect_for_flows()
         # Files left by killed services; no other service runs now.
         for left in work_folder.parent.iterdir():
@@ -172,10 +200,60 @@ class FlowHost:
         """Stop everything in order."""
         with self._mutex:
             controller, self._controller = self._controller, None
+            provenance, self._provenance = self._provenance, None
+        if provenance is not None:
+            provenance.stop()
         if controller is not None:
             controller.close()
             if not self._is_restarting:
                 self._starts.forget()
+
+    def _start_provenance(self, controller: FlowController) -> None:
+        context, options, spool = self._context, self._context.options, controller.spool
+        if spool is None or options.provenance_topic is None:
+            return
+        bearer = context.access.key.process_bearer
+        wanted = ProvenanceOptions(
+            options.provenance_topic,
+            options.provenance_retention_ms,
+            options.provenance_retention_bytes,
+        )
+        datasource = ProvenanceDatasource(
+            wanted,
+            lambda: JsonClient(self._broker.http().url, token=bearer),
+            lambda: JsonClient(options.http.url, token=bearer),
+        )
+        topic = BrokerAuditTopic(wanted.topic, lambda: self._broker.http().url, bearer)
+        provenance = ProvenanceService(
+            spool,
+            ProvenanceProcess(spool.folder, os.environ),
+            SupervisedTopic(topic, datasource, context.clock),
+            context.clock,
+            self._registry,
+        )
+        replays = controller.replays
+        for name, about, read in (
+            (
+                "penstock_provenance_replays_total",
+                "FlowFiles that were replayed",
+                lambda: float(replays.count),
+            ),
+            (
+                "penstock_provenance_replays_refused_total",
+                "Replays that were refused, because the content is no longer kept",
+                lambda: float(replays.refused),
+            ),
+        ):
+            self._registry.read("counter", name, about, read)
+        provenance.start()
+        with self._mutex:
+            self._provenance = provenance
+
+    def provenance(self) -> ProvenanceLookups | None:
+        """Return the record of provenance; None: it is not kept."""
+        with self._mutex:
+            provenance = self._provenance
+        return None if provenance is None else provenance.lookups
 
     def _held(self, text: str) -> None:
         logger.error("%s", text)
@@ -219,7 +297,14 @@ class FlowHost:
     def metrics(self) -> Iterator[Sample]:
         """Return the metrics of the flow. Raises as `controller`."""
         controller = self.controller()
-        return flow_samples(controller.status(), controller.bulletins.count)
+        samples = flow_samples(controller.status(), controller.bulletins.count)
+        return itertools.chain(samples, self._registry.snapshot())
+
+
+def _spool_options(options: PenstockOptions) -> SpoolOptions | None:
+    if options.provenance_topic is None:
+        return None
+    return SpoolOptions(options.provenance_retention_ms, options.provenance_retention_bytes)
 
 
 def own_places(options: PenstockOptions, environment: Mapping[str, str]) -> list[Path]:
@@ -254,7 +339,8 @@ def compose(context: RoleContext) -> Lifecycle:
     options = context.options
     store = MetadataStore.open(options.metadata_address, clock=context.clock)
     membership = Membership(options, store, context.clock)
-    host = FlowHost(context, BrokerFinder(options, membership.directory))
+    broker = BrokerFinder(options, membership.directory)
+    host = FlowHost(context, broker, LookupTables(store.lookups))
     readiness = context.readiness(
         [
             Check("read the metadata", Dependency.METADATA, store.leases.list),
@@ -272,16 +358,20 @@ def compose(context: RoleContext) -> Lifecycle:
     def metrics_text(_request: Request) -> Response:
         return PlainTextResponse(metrics(), media_type=METRICS_TYPE)
 
-    routes = FlowRoutes(host.controller, context.clock).routes()
+    flow_routes = FlowRoutes(
+        *(host.controller, context.clock, host.provenance, options.provenance_topic or "")
+    )
+    routes = flow_routes.routes()
     # The router forwards `/flow/…`, so monitoring needs only the router's address.
     routes.append(Route("/flow/metrics", metrics_text))
-    app = application(routes, token=options.token, metrics=metrics, ready=readiness.state)
-    server = HttpServer(app, context.listener, context.guard)
+    app = application(routes, access=context.access, metrics=metrics, ready=readiness.state)
+    server = HttpServer(app, context.listener, context.guard, tls=context.tls)
     lifecycle = Lifecycle()
     lifecycle.add_handler(LifecycleHandler("metadata", stop=store.close))
     lifecycle.add_handler(LifecycleHandler("flow", host.start, host.stop))
     lifecycle.add_handler(LifecycleHandler("HTTP", server.start, server.stop), StartStage.SERVER)
     membership.add_to(lifecycle, "flow", context.instance, context.address)
+    context.publish_audit(lifecycle, broker.http)
     lifecycle.add_handler(
         LifecycleHandler("readiness", readiness.start, readiness.stop), StartStage.ANNOUNCEMENTS
     )

@@ -29,6 +29,7 @@ from penstock.indexing.overlord.duties import Duty, DutyTools
 from penstock.indexing.overlord.duties.janitor import JanitorDuty
 from penstock.indexing.overlord.duties.retention import ChangedRules, RetentionDuty
 from penstock.indexing.overlord.duties.unused_segments import UnusedSegmentsDuty
+from penstock.indexing.overlord.duties.uploads import UploadsDuty
 from penstock.indexing.overlord.runner.runner_options import RunnerOptions
 from penstock.indexing.overlord.task_queue import TaskQueueOptions
 from penstock.indexing.ports import TaskLocation
@@ -56,6 +57,7 @@ from penstock.services.roles.mailbox import role_mailbox
 from penstock.services.roles.process_metrics import process_metrics
 from penstock.services.roles.runtime import RoleContext
 from penstock.storage.metadata import MetadataStore
+from penstock.storage.uploads import UPLOADS_FOLDER, UploadStore
 
 if TYPE_CHECKING:
     from penstock.storage.metadata import Term
@@ -145,7 +147,7 @@ def compose(context: RoleContext) -> Lifecycle:
     deep_store = DeepStore(options.deep_storage_address)
     membership = Membership(options, store, clock)
     broker = BrokerFinder(options, membership.directory)
-    workers = LeasedWorkers(membership.directory, options.token)
+    workers = LeasedWorkers(membership.directory, context.bearer)
     lanes = ThreadLanes("overlord")
     lock_lanes = ThreadLanes("locks")
 
@@ -156,8 +158,8 @@ def compose(context: RoleContext) -> Lifecycle:
         mailbox.processor,
         OverlordPorts(
             metadata=store,
-            broker=HttpBrokerPort(lambda: broker.http().url, options.token),
-            peons=HttpTaskClient(locate, options.token),
+            broker=HttpBrokerPort(lambda: broker.http().url, context.bearer),
+            peons=HttpTaskClient(locate, context.access.key.peon_bearer),
             workers=workers,
             lanes=lanes,
             lock_lanes=lock_lanes,
@@ -170,7 +172,7 @@ def compose(context: RoleContext) -> Lifecycle:
         overlord_options(options),
     )
     address = context.address
-    url = f"http://{address}"
+    url = address.url
     selector = LeaderSelector(
         membership.contest("overlord", url),
         LeadingOverlord(overlord),
@@ -188,7 +190,7 @@ def compose(context: RoleContext) -> Lifecycle:
     server = HttpServer(
         application(
             _routes(context, overlord, workers),
-            token=options.token,
+            access=context.access,
             metrics=process_metrics(
                 "overlord",
                 more=lambda: itertools.chain(context.samples(), readiness.samples()),
@@ -200,6 +202,7 @@ def compose(context: RoleContext) -> Lifecycle:
         ),
         context.listener,
         context.guard,
+        tls=context.tls,
     )
     lifecycle = Lifecycle()
     lifecycle.add_handler(LifecycleHandler("metadata", stop=store.close))
@@ -211,6 +214,7 @@ def compose(context: RoleContext) -> Lifecycle:
         LifecycleHandler("election", selector.start, selector.stop), StartStage.SERVER
     )
     membership.add_to(lifecycle, "overlord", context.instance, context.address)
+    context.publish_audit(lifecycle, broker.http)
     lifecycle.add_handler(
         LifecycleHandler("readiness", readiness.start, readiness.stop), StartStage.ANNOUNCEMENTS
     )
@@ -225,6 +229,7 @@ def duties_of(options: PenstockOptions, deep_store: DeepStore, tools: DutyTools)
         retention,
         ChangedRules(tools.metadata, retention),
         CompactionDuty(tools),
+        UploadsDuty(tools.index, UploadStore(options.data_dir / UPLOADS_FOLDER, tools.clock)),
     ]
     if options.kill_unused_after is not None:
         buffer_ms = parse_duration(options.kill_unused_after)
@@ -238,11 +243,12 @@ def _routes(context: RoleContext, overlord: Overlord, workers: LeasedWorkers) ->
         OverlordParts(
             overlord=overlord,
             workers=workers,
-            address=f"http://{context.address}",
+            address=context.address.url,
             clock=context.clock,
-            live_report=peon_reports(options.token),
+            live_report=peon_reports(context.access.key.peon_bearer),
             logs=LogStore(options.task_logs_address),
             task_body_bytes_max=options.task_body_bytes,
+            uploads=UploadStore(context.folder.path / UPLOADS_FOLDER, context.clock),
         )
     )
 

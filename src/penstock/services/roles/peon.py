@@ -21,13 +21,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.broker.security.tls import ServerTls
+from penstock.core.bearer import Bearer
 from penstock.core.clock import Clock
 from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.core.threads import DEATHS, OwnedThread
-from penstock.indexing.actions import UpdateLocation
 from penstock.indexing.batch.batch_ports import BatchPorts
 from penstock.indexing.batch.task_kinds import batch_kinds
 from penstock.indexing.ports import TaskLocation
+from penstock.indexing.specs.batch.spark_write import SparkWriteSpec
+from penstock.indexing.specs.batch.sql_ingest import SqlIngestSpec
 from penstock.indexing.task.streaming_state import TaskPorts
 from penstock.indexing.task_spec import StreamTaskSpec, TaskSpec
 from penstock.indexing.worker.builtin_kinds import StreamingPeonTask, noop_kind, streaming_kind
@@ -42,13 +45,13 @@ from penstock.services.api.peon import PeonRoutes
 from penstock.services.api.process_clients import HttpActionClient, WorkerLocator
 from penstock.services.emitter.emitter import ServiceEmitter
 from penstock.services.emitter.service_emitter import service_emitter, stop_emitter
-from penstock.services.host.process import (
-    listen,
-)
+from penstock.services.host.process import listen, reached_at
 from penstock.services.host.signals import STOP_SIGNALS, SignalPipe
+from penstock.services.host.tls_settings import server_tls
 from penstock.services.http_server import HttpServer, api_guard
 from penstock.services.options.option_values import HostPort
 from penstock.services.options.table import PenstockOptions
+from penstock.services.roles.peon_credentials import PeonCredentials, PeonToken
 from penstock.services.roles.peon_events import PeonEvents, task_dimensions
 from penstock.services.roles.process_metrics import process_metrics
 from penstock.spark.batch.options import SparkBatchOptions
@@ -56,11 +59,15 @@ from penstock.spark.batch.spark_batch_engine import SparkBatchEngine
 from penstock.spark.connect.light_client import import_client
 from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
 from penstock.spark.pipeline import ENGINE_CONF
+from penstock.spark.sink.checked_files import SparkFilesEngine
 from penstock.spark.spark_engine import SparkEngine
 from penstock.spark.tables import TableSource
+from penstock.spark.tables.readable_tables import ReadableTables
 from penstock.spark.tables.visible_files import VisibleFiles
 from penstock.storage.disk import OsFileSystem
 from penstock.storage.metadata import MetadataStore
+from penstock.storage.secrets.secret_sources import SECRETS
+from penstock.storage.uploads import UPLOADS_FOLDER
 
 if TYPE_CHECKING:
     from penstock.core.waits import DependencyWait
@@ -97,11 +104,15 @@ class PeonRole:
     ) -> None:
         self._options = options
         self._worker_name = worker_name
-        self._locator = WorkerLocator(worker, options.broker_http, options.token)
+        self._worker = worker
+        self._token: Bearer = None
+        self._credentials = PeonCredentials()
+        self._locator = WorkerLocator(worker, options.broker_http)
         self._clock = clock
         self._notify_worker = notify_worker
         self._lanes = ThreadLanes("peon")
         self._server: HttpServer | None = None
+        self._tls: ServerTls | None = None
         self._request_stop: Callable[[], None] = lambda: None
         self._emitter: ServiceEmitter | None = None
         self._events: PeonEvents | None = None
@@ -132,6 +143,9 @@ class PeonRole:
     def run(self, folder: str) -> int:
         """Run the task of a folder and return the exit code."""
         self._folder = Path(folder)
+        self._credentials = PeonCredentials.read(self._folder)
+        self._token = PeonToken(self._folder)
+        self._locator = WorkerLocator(self._worker, self._options.broker_http, self._token)
         kinds = TaskKinds(
             [
                 streaming_kind(self._stream_ports),
@@ -150,7 +164,8 @@ class PeonRole:
                     self._clock,
                     kinds,
                     lambda spec, task: self._serve(spec, task, stopping),
-                    self._located,
+                    # The worker reads it from the folder, and reports it to the overlord.
+                    lambda _spec, _location: self._notify_worker(),
                 )
                 result = peon.run()
                 self._notify_worker()
@@ -183,27 +198,21 @@ class PeonRole:
         metrics = process_metrics(
             "peon", more=lambda: itertools.chain(emitter.samples(), guard.samples())
         )
-        app = application(routes, token=self._options.token, metrics=metrics)
-        self._server = HttpServer(app, listener, guard)
+        access = self._credentials.access_control(spec.id, self._clock)
+        app = application(routes, access=access, metrics=metrics)
+        self._tls = server_tls(self._options, self._clock, "peon")
+        if self._tls is not None:
+            self._tls.start()
+        self._server = HttpServer(app, listener, guard, tls=self._tls)
         self._server.start()
-        return TaskLocation(listener.getsockname()[0], self._server.port)
-
-    def _located(self, spec: TaskSpec, location: TaskLocation) -> None:
-        # The worker reads it from the folder, but the overlord learns it sooner from this process.
-        self._notify_worker()
-        self._lanes.submit("location", lambda: self._announce(spec.id, location))
-
-    def _announce(self, task_id: str, location: TaskLocation) -> None:
-        try:
-            self._actions(task_id).perform(UpdateLocation(location.host, location.port))
-        except PenstockError as error:
-            logger.info("the location was not reported to the overlord: %s", error)
+        address = reached_at(listener)
+        return TaskLocation(address.host, address.port)
 
     def _stream_ports(self, spec: StreamTaskSpec) -> TaskPorts:
         options = self._options
         if self._engine is None:
             raise InvalidRequest("the options of a peon must name a Spark server")
-        broker = HttpBrokerPort(self._locator.broker_url, options.token)
+        broker = HttpBrokerPort(self._locator.broker_url, self._token)
         return TaskPorts(
             engine=self._engine,
             broker=broker,
@@ -219,20 +228,26 @@ class PeonRole:
 
     def _batch_ports(self, spec: TaskSpec) -> BatchPorts:
         options = self._options
-        if self._sessions is None:
-            raise InvalidRequest("the options of a peon must name a Spark server")
-        tables = self._tables() if spec.type == "query_controller" else None
-        # Environment of the variables that specs name for secrets; no others are read.
-        reads = SparkBatchOptions(environment=os.environ)
-        self._batch_engine = SparkBatchEngine(self._sessions, reads, tables)
+        store = DeepStore(options.deep_storage_address)
+        engine = SparkFilesEngine(store, self._clock) if isinstance(spec, SparkWriteSpec) else None
         return BatchPorts(
-            engine=self._batch_engine,
+            engine=engine or self._spark_engine(spec),
             actions=self._actions(spec.id),
-            store=DeepStore(options.deep_storage_address),
+            store=store,
             clock=self._clock,
             new_token=lambda: uuid.uuid4().hex,
             waits_changed=self._waits_changed,
         )
+
+    def _spark_engine(self, spec: TaskSpec) -> SparkBatchEngine:
+        options = self._options
+        if self._sessions is None:
+            raise InvalidRequest("the options of a peon must name a Spark server")
+        tables = self._tables(spec) if isinstance(spec, SqlIngestSpec) else None
+        uploads = options.data_dir / UPLOADS_FOLDER
+        reads = SparkBatchOptions(secrets=SECRETS.get(), uploads_folder=uploads)
+        self._batch_engine = SparkBatchEngine(self._sessions, reads, tables)
+        return self._batch_engine
 
     def _waits_changed(self, waits: tuple[DependencyWait, ...]) -> None:
         """Notify the worker of the reasons why the task waits. A task never calls it concurrently.
@@ -254,13 +269,13 @@ class PeonRole:
         self._notify_worker()
 
     def _actions(self, task_id: str) -> HttpActionClient:
-        token = self._options.token
-        return HttpActionClient(task_id, self._locator, token, self._worker_name)
+        return HttpActionClient(task_id, self._locator, self._token, self._worker_name)
 
-    def _tables(self) -> TableSource:
+    def _tables(self, spec: SqlIngestSpec) -> TableSource:
         options = self._options
         self._metadata = MetadataStore.open(options.metadata_address, clock=self._clock)
-        return VisibleFiles(self._metadata, options.deep_storage_address)
+        every = VisibleFiles(self._metadata, options.deep_storage_address)
+        return every if spec.reads is None else ReadableTables(every, set(spec.reads).__contains__)
 
     def close(self) -> None:
         """Close Spark and the port; an error of one part does not keep others open."""
@@ -272,6 +287,8 @@ class PeonRole:
             if self._emitter is not None:
                 parts.callback(stop_emitter, self._emitter)
             parts.callback(self._lanes.close)
+            if self._tls is not None:
+                parts.callback(self._tls.stop)
             if self._server is not None:
                 parts.callback(self._server.stop)
 

@@ -40,6 +40,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.core.access.derived_tokens import TASK_MADE_AGAIN_S
 from penstock.core.backoff import RetryPolicy
 from penstock.core.clock import Clock
 from penstock.core.errors import Dependency, Unavailable
@@ -55,7 +56,10 @@ from penstock.services.host.fork_server import (
 )
 from penstock.services.host.host_plan import child_environment
 from penstock.services.host.process import ChildCommand, spawn
+from penstock.services.host.secret_variables import open_variables
 from penstock.services.options.option_values import HostPort
+from penstock.services.roles.peon_credentials import PeonCredentials
+from penstock.storage.secrets.secret_sources import SECRETS
 
 logger = logging.getLogger(__name__)
 
@@ -78,12 +82,16 @@ class PeonOptions:
         refill_delay_ms: Delay between taking a spare and making the next.
         spare_age_max_ms: A spare that has waited for this time is replaced.
         retry: Delays before a spare or fork server that ended by itself is replaced.
+        credentials: Returns the credentials of a task's peon, by the task's id and folder.
+        renewal_ms: Interval at which the credentials of running tasks are written again.
     """
 
     spares: int = 1
     refill_delay_ms: int = 300
     spare_age_max_ms: int = 1_800_000
     retry: RetryPolicy = field(default_factory=lambda: RetryPolicy(500, 60_000))
+    credentials: Callable[[str, str], PeonCredentials] | None = None
+    renewal_ms: int = TASK_MADE_AGAIN_S * 1000
 
 
 class PeonChild:
@@ -97,6 +105,7 @@ class PeonChild:
     def __init__(self, process: subprocess.Popen[bytes] | ForkedProcess, stdin: int) -> None:
         self.process = process
         self.task_id = ""
+        self.folder = ""
         self._stdin: int | None = stdin
 
     def exit_code(self) -> int | None:
@@ -310,6 +319,10 @@ class PeonProcesses:
         self._clock = clock
         self._options = options or PeonOptions()
         self._program = program
+        variables = SECRETS.get().variables
+        self._secret_names = frozenset(variables)
+        # All processes inherit the same one: they read it without moving its position.
+        self._secrets_fd = open_variables(variables) if variables else None
         self._watch = ChildWatch()
         self._server = PeonForkServer(
             *(self._command(), self._fill, spare_log, self._watch, processor, clock),
@@ -334,6 +347,7 @@ class PeonProcesses:
         if self._options.spares:
             self._server.start()
         self._fill()
+        self._renew_later()
 
     def wait_for_server(self, timeout_s: float) -> None:
         """Wait until tasks can be forked; until then, each would import everything itself.
@@ -351,12 +365,13 @@ class PeonProcesses:
             Unavailable: The machine has no room for another process.
         """
         self._forget_ended()
+        self._write_credentials(task_id, folder)
         peon, kind = self._take_spare(folder), "warm"
         if peon is None:
             peon, kind = self._take_forked(folder), "forked"
         if peon is None:
             peon, kind = self._start_new(Path(folder) / "log", folder), "new"
-        peon.task_id = task_id
+        peon.task_id, peon.folder = task_id, folder
         logger.info("task %s runs in the %s process %d", task_id, kind, peon.process.pid)
         self._peons.append(peon)
         return peon
@@ -388,6 +403,34 @@ class PeonProcesses:
                     peon.process.wait(_STOP_TIMEOUT_S)
             peon.hang_up()
         self._watch.stop()
+        descriptor, self._secrets_fd = self._secrets_fd, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    # The mailbox thread: credentials
+
+    def _write_credentials(self, task_id: str, folder: str) -> None:
+        if self._options.credentials is not None:
+            self._options.credentials(task_id, folder).write(Path(folder))
+
+    def _renew_later(self) -> None:
+        self._processor.timers.schedule_after(
+            self._options.renewal_ms, self._renew, "renew the credentials of tasks"
+        )
+
+    def _renew(self) -> None:
+        if self._stopping:
+            return
+        self._forget_ended()
+        for peon in self._peons:
+            if not peon.task_id:
+                continue
+            try:
+                self._write_credentials(peon.task_id, peon.folder)
+            except Unavailable as error:
+                # It repeats its requests until a later renewal.
+                logger.warning("cannot renew the credentials of task %s: %s", peon.task_id, error)
+        self._renew_later()
 
     # The mailbox thread: processes
 
@@ -442,12 +485,15 @@ class PeonProcesses:
         return child
 
     def _command(self, *more: str, inherited: tuple[int, ...] = ()) -> ChildCommand:
+        secret = () if self._secrets_fd is None else (self._secrets_fd,)
         argv = (
             *(*self._program, "--options", str(self._options_file)),
+            *(part for number in secret for part in ("--secrets-fd", str(number))),
             *("--worker", str(self._address), "--worker-name", self._name),
             *("--parent", str(os.getpid()), *more),
         )
-        return ChildCommand(argv, child_environment(os.environ), inherited=inherited)
+        environment = child_environment(os.environ, self._secret_names)
+        return ChildCommand(argv, environment, inherited=(*inherited, *secret))
 
     def _post_event(self, handler: Callable[[PeonChild], None], child: PeonChild) -> None:
         """Report an event of a process to the mailbox; on the watch's thread."""

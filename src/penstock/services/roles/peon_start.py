@@ -22,11 +22,11 @@ from typing import Final
 
 from penstock.core.clock import SystemClock
 from penstock.core.log_format import log_to_stream
-from penstock.core.read_guard import READ_GUARD
 from penstock.core.threads import start_job
 from penstock.services.host.folder_permissions import use_umask
 from penstock.services.host.fork_server import serve
 from penstock.services.host.process import die_with_parent, end_on_thread_death, name_process
+from penstock.services.host.secret_variables import read_variables
 from penstock.services.options import resolution
 from penstock.services.options.option_values import HostPort
 
@@ -48,9 +48,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--words-fd", type=int)
     parser.add_argument("--forks-fd", type=int)
+    parser.add_argument("--secrets-fd", type=int)
     given = parser.parse_args(arguments)
+    # A fork server reads them once for all processes that it forks.
+    variables = read_variables(given.secrets_fd)
     # Imported here, because the import takes a second of processor time.
-    from penstock.services.host.private_files import read_guard  # noqa: PLC0415
+    from penstock.services.host.process_guards import guard_process  # noqa: PLC0415
     from penstock.services.roles.peon import PeonRole, import_ahead  # noqa: PLC0415
 
     words: int | None = given.words_fd
@@ -65,9 +68,10 @@ def main(arguments: list[str]) -> int:
     log_to_stream(sys.stdout)
     options = resolution.from_json(given.options.read_text())
     use_umask(options)
-    READ_GUARD.set(read_guard(options, os.environ))
+    clock = SystemClock()
+    options = guard_process(options, variables, clock, "peon", [given.worker.port])
     notify_worker = _change_notifier(words)
-    process = PeonRole(options, given.worker, given.worker_name, SystemClock(), notify_worker)
+    process = PeonRole(options, given.worker, given.worker_name, clock, notify_worker)
     folder: str | None = given.folder
     if folder is None:
         # In parallel: a task that needs no Spark does not wait for it.

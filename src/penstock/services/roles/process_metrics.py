@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Final
 
 from penstock.core.loop_stalls import stall_samples
 from penstock.core.metrics import MetricRegistry, Sample
 from penstock.core.threads import DEATHS
+from penstock.services.readiness import resident_bytes
 
 FAULTS: Final = "Unexpected errors after which a part continued"
 
@@ -36,7 +35,7 @@ def process_metrics(
     for part, count in (faults or {}).items():
         metrics.read("counter", "penstock_faults_total", FAULTS, count, part=part)
     metrics.read(
-        "gauge", "penstock_process_memory_bytes", "Resident memory", _resident_bytes, role=role
+        "gauge", "penstock_process_memory_bytes", "Resident memory", resident_bytes, role=role
     )
     metrics.read(
         "counter",
@@ -61,11 +60,3 @@ def process_metrics(
         )
 
     return text
-
-
-def _resident_bytes() -> float:
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except (OSError, IndexError, ValueError):
-        return 0.0
-    return float(pages * os.sysconf("SC_PAGE_SIZE"))

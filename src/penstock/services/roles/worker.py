@@ -30,6 +30,7 @@ from penstock.services.options.option_values import HostPort
 from penstock.services.options.table import PenstockOptions
 from penstock.services.readiness import Check
 from penstock.services.roles.mailbox import role_mailbox
+from penstock.services.roles.peon_credentials import credentials_of
 from penstock.services.roles.peon_processes import PeonOptions, PeonProcesses
 from penstock.services.roles.process_metrics import process_metrics
 from penstock.services.roles.runtime import RoleContext
@@ -86,13 +87,20 @@ def compose(context: RoleContext) -> Lifecycle:
     fs = OsFileSystem()
     folders = [str(one.absolute()) for one in options.task_folders] or [str(context.folder.tasks)]
     instance = worker_identity(folders[0], fs, lambda: f"worker-{uuid.uuid4().hex[:12]}")
-    options_file = _options_file(context, instance)
+    options_file, stored = _options_file(context, instance), context.stored_options or options
     claim = _Claim(folders, fs)
     lanes = ThreadLanes("worker")
     logs = TaskLogs(folders, fs, LogStore(options.task_logs_address), lanes)
     peons = PeonProcesses(
         *(options_file, (context.address, instance), context.folder.log / "spare.out"),
-        *(mailbox.processor, context.clock, PeonOptions(spares=options.worker_spares)),
+        *(
+            mailbox.processor,
+            context.clock,
+            PeonOptions(
+                spares=options.worker_spares,
+                credentials=partial(credentials_of, context.access),
+            ),
+        ),
     )
     worker_options = _worker_options(options)
     surroundings = (folders, fs, peons, mailbox.processor, context.clock, lanes)
@@ -117,7 +125,7 @@ def compose(context: RoleContext) -> Lifecycle:
     server = HttpServer(
         application(
             routes,
-            token=options.token,
+            access=context.access,
             metrics=process_metrics(
                 "worker",
                 more=lambda: itertools.chain(context.samples(), readiness.samples()),
@@ -128,6 +136,7 @@ def compose(context: RoleContext) -> Lifecycle:
         ),
         context.listener,
         context.guard,
+        tls=context.tls,
     )
 
     lifecycle = Lifecycle()
@@ -135,7 +144,7 @@ def compose(context: RoleContext) -> Lifecycle:
     if not context.is_launched:
         # After the lock, so that no other worker writes the same file.
         lifecycle.add_handler(
-            LifecycleHandler("options of peons", lambda: _write_options(options_file, options))
+            LifecycleHandler("options of peons", lambda: _write_options(options_file, stored))
         )
     lifecycle.add_handler(LifecycleHandler("metadata", stop=store.close))
     lifecycle.add_handler(
@@ -147,6 +156,7 @@ def compose(context: RoleContext) -> Lifecycle:
     lifecycle.add_handler(_tasks(worker, peons, mailbox.executor), StartStage.SERVER)
     offered = _offered(context.address, worker_options)
     membership.add_to(lifecycle, "worker", instance, context.address, offered)
+    context.publish_audit(lifecycle, broker.http)
     lifecycle.add_handler(
         LifecycleHandler("readiness", readiness.start, readiness.stop), StartStage.ANNOUNCEMENTS
     )
@@ -225,5 +235,5 @@ def _options_file(context: RoleContext, instance: str) -> Path:
 
 def _write_options(path: Path, options: PenstockOptions) -> None:
     path.unlink(missing_ok=True)
-    path.touch(0o600)  # it may contain secrets
+    path.touch(0o600)  # it contains secrets that are written as text
     path.write_text(resolution.to_json(options))

@@ -25,6 +25,7 @@ from penstock.services.api.indexer.request_parts import (
     query_flag,
     query_interval,
 )
+from penstock.services.api.request_access import access_of
 
 if TYPE_CHECKING:
     from penstock.segments.catalog import CatalogView, VisiblePiece
@@ -59,13 +60,18 @@ class DatasourceRoutes:
         ]
 
     def datasources(self, request: Request) -> Response:
-        """List the datasources that have used segments or announced files."""
+        """List the datasources that have used segments or announced files.
+
+        With `full`, those of which the principal sees a part are left out.
+        """
+        access = access_of(request)
         if not query_flag(request, "full"):
             names = self._store.segment_overviews.read(lambda overview: overview.names())
-            return JsonResponse(names)
+            return JsonResponse(access.visible(names))
         snapshot = self._store.snapshot()
-        announced = (row.datasource for row in snapshot.announced)
-        return JsonResponse(all_whole(snapshot.segments, announced))
+        announced = access.readable(row.datasource for row in snapshot.announced)
+        segments = access.readable(snapshot.segments, lambda row: row.datasource)
+        return JsonResponse(all_whole(segments, announced))
 
     def datasource(self, request: Request) -> Response:
         """Return a datasource with its segments, and the number of unpublished rows."""
@@ -121,7 +127,8 @@ class DatasourceRoutes:
 
     def load_status(self, request: Request) -> Response:
         """Return the load status of each datasource: always complete."""
-        return JsonResponse(_loaded(request, loaded_names(self._store)))
+        names = access_of(request).visible(loaded_names(self._store))
+        return JsonResponse(_loaded(request, names))
 
     def load_status_of(self, request: Request) -> Response:
         """Return the load status of a datasource: always complete."""

@@ -18,6 +18,7 @@ from penstock.core.intervals import Interval
 from penstock.services.api.asgi import JsonResponse
 from penstock.services.api.coordinator.rules import COORDINATOR
 from penstock.services.api.indexer.request_parts import datasource_of, interval_of, query_flag
+from penstock.services.api.request_access import access_of
 
 if TYPE_CHECKING:
     from penstock.storage.metadata import MetadataStore, SegmentRow, SegmentTotals
@@ -66,15 +67,30 @@ class LoadedRoutes:
         return JsonResponse([])
 
     def datasources(self, request: Request) -> Response:
-        """List datasources: names; with `simple` counts and sizes, with `full` their segments."""
+        """List datasources: names; with `simple` counts and sizes, with `full` their segments.
+
+        Of a datasource that the principal sees in part, only the name is shown.
+        """
+        access = access_of(request)
         if query_flag(request, "full"):
-            return JsonResponse(all_whole(self._store.snapshot().segments))
+            segments = self._store.snapshot().segments
+            return JsonResponse(all_whole(access.readable(segments, lambda row: row.datasource)))
         if query_flag(request, "simple"):
             totals = self._store.segment_overviews.read(lambda overview: overview.totals())
             return JsonResponse(
-                [{"name": name, "properties": _counts(one)} for name, one in totals.items()]
+                [
+                    {
+                        "name": name,
+                        "properties": (
+                            _HIDDEN_COUNTS
+                            if access.sees_limited_rows(name)
+                            else _counts(totals[name])
+                        ),
+                    }
+                    for name in access.visible(totals)
+                ]
             )
-        return JsonResponse(loaded_names(self._store))
+        return JsonResponse(access.visible(loaded_names(self._store)))
 
     def datasource(self, request: Request) -> Response:
         """Describe the data of a datasource; with `full` its segments."""
@@ -184,6 +200,13 @@ def all_whole(rows: Iterable[SegmentRow], others: Iterable[str] = ()) -> list[Ma
     for row in rows:
         found.setdefault(row.datasource, []).append(row)
     return [whole(name, of_it) for name, of_it in sorted(found.items())]
+
+
+# Of a datasource that the principal sees in part: sizes and times depend on hidden rows.
+_HIDDEN_COUNTS: Final[Mapping[str, object]] = {
+    "tiers": {},
+    "segments": dict.fromkeys(("size", "replicatedSize", "count", "minTime", "maxTime")),
+}
 
 
 def _counts(totals: SegmentTotals) -> Mapping[str, object]:

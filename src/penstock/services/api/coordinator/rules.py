@@ -13,8 +13,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from penstock.core.access.rules import Action
 from penstock.core.names import DATASOURCE, TIER, check_name
 from penstock.indexing.specs.retention_rules import parse_rules, rules_to_json
+from penstock.services.api.access_rules import NeedsDefaultable
 from penstock.services.api.asgi import JsonResponse, bounded_body
 from penstock.services.api.indexer.request_parts import (
     author_and_comment,
@@ -24,6 +26,7 @@ from penstock.services.api.indexer.request_parts import (
     query_interval,
 )
 from penstock.services.api.indexer.task_json import audit_to_json
+from penstock.services.api.request_access import access_of
 from penstock.storage.metadata import MetadataStore
 from penstock.storage.metadata.tables.configuration import DEFAULT_RULES
 
@@ -50,9 +53,10 @@ class RuleRoutes:
             Route(rules + "/{datasource}/history", self.history),
         ]
 
-    def every(self, _request: Request) -> Response:
-        """Return all rules by datasource, and those of all datasources."""
-        return JsonResponse({DEFAULT_RULES: _load_all(), **self._stored()})
+    def every(self, request: Request) -> Response:
+        """Return the rules by datasource, and those of all datasources."""
+        every = {DEFAULT_RULES: _load_all(), **self._stored()}
+        return JsonResponse({n: rules for n, rules in every.items() if _may_read(request, n)})
 
     def of_datasource(self, request: Request) -> Response:
         """Return the rules of a datasource; with `full` followed by those of all datasources."""
@@ -108,11 +112,17 @@ class RuleRoutes:
                     **audit_to_json(row),
                 }
                 for row in rows
+                if _may_read(request, row.key)
             ]
         )
 
     def _stored(self) -> dict[str, Sequence[object]]:
         return {name: list(row.rules) for name, row in self._store.rules.every().items()}
+
+
+def _may_read(request: Request, name: str) -> bool:
+    resource = NeedsDefaultable(Action.READ).resource({"datasource": name})
+    return access_of(request).may(Action.READ, resource.kind, resource.name)
 
 
 def _check_tiers(rules: Sequence[Mapping[str, object]]) -> None:

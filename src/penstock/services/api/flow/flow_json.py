@@ -17,6 +17,7 @@ from penstock.flow.graph.diff import FlowChange
 from penstock.flow.graph.export import document
 from penstock.flow.graph.source_locations import FlowProblem
 from penstock.flow.queue.drop_requests import DropProgress
+from penstock.flow.queue.queue_size import QueueSize
 from penstock.flow.repository.repository_changes import RecoveryEvent
 
 Json = dict[str, object]
@@ -24,10 +25,11 @@ Json = dict[str, object]
 _NS_PER_MS = 1_000_000
 
 
-def applied_json(applied: AppliedFlow) -> Json:
-    """Return the JSON of an applied flow."""
+def applied_json(applied: AppliedFlow, owner: str) -> Json:
+    """Return the JSON of an applied flow, with its owner as people see it."""
     return {
         "revision": applied.revision,
+        "owner": owner,
         "running": applied.wanted.all_running,
         "exceptions": dict(applied.wanted.exceptions),
         "flow": document(applied.flow),
@@ -39,8 +41,13 @@ def problem_json(problem: FlowProblem) -> Json:
     return {**asdict(problem.place), "message": problem.message}
 
 
-def change_json(change: FlowChange) -> Json:
-    """Return the JSON of a component's change."""
+def change_json(change: FlowChange, waiting: QueueSize | None = None) -> Json:
+    """Return the JSON of a component's change.
+
+    Args:
+        change: The change.
+        waiting: Size of the queue of a connection that would be removed.
+    """
     return {
         "kind": change.kind,
         "component": change.component,
@@ -48,27 +55,37 @@ def change_json(change: FlowChange) -> Json:
         "name": change.name,
         "fields": [asdict(field) for field in change.fields],
         "stops": list(change.stops),
+        "queued": 0 if waiting is None else waiting.count,
+        "queuedBytes": 0 if waiting is None else waiting.size_bytes,
         "text": "\n".join(change.lines()),
     }
 
 
-def status_json(status: FlowStatus, events: Sequence[RecoveryEvent]) -> Json:
-    """Return the JSON of a flow's status."""
+def head_json(status: FlowStatus, owner: str) -> Json:
+    """Return the JSON of a flow's status without lists, with its owner as people see it."""
     return {
         "name": status.name,
         "version": status.version,
         "revision": status.revision,
+        "owner": owner,
         "threads": status.threads,
         "busyThreads": status.busy_threads,
         "terminatedThreads": status.terminated_threads,
         "heapBytes": status.heap_bytes,
         "heapLimitBytes": status.heap_limit_bytes,
+        "repository": asdict(status.repository),
+        "content": asdict(status.content),
+    }
+
+
+def status_json(status: FlowStatus, owner: str, events: Sequence[RecoveryEvent]) -> Json:
+    """Return the JSON of a flow's status, with its owner as people see it."""
+    return {
+        **head_json(status, owner),
         "components": [component_json(one) for one in status.components],
         "connections": [connection_json(one) for one in status.connections],
         "held": list(status.held),
         "orphanedQueues": list(status.orphaned_queues),
-        "repository": asdict(status.repository),
-        "content": asdict(status.content),
         "events": [asdict(event) for event in events],
     }
 
@@ -121,7 +138,10 @@ def connection_json(status: ConnectionStatus) -> Json:
         "queuedBytes": size.size_bytes,
         "active": size.active_count,
         "swapped": size.swapped_count,
+        "activeBytes": size.active_bytes,
+        "swappedBytes": size.swapped_bytes,
         "unacknowledged": size.unacknowledged_count,
+        "penalized": size.penalized_count,
         "swapFiles": size.swap_files,
         "swapFilesWritten": swapping.swap_files_written,
         "swapFailures": swapping.swap_failures,
@@ -135,22 +155,26 @@ def connection_json(status: ConnectionStatus) -> Json:
     }
 
 
-def flowfile_json(flowfile: FlowFile, now_ms: int) -> Json:
-    """Return the JSON of a FlowFile of a queue."""
+def flowfile_json(flowfile: FlowFile, now_ms: int, position: int | None = None) -> Json:
+    """Return the JSON of a FlowFile of a queue, with its place from 1 on if it is known."""
     return {
         "id": flowfile.id,
         "size": flowfile.size,
         "entryDate": format_time(flowfile.entry_ms),
         "lineageStartDate": format_time(flowfile.lineage_start_ms),
         "queuedDate": format_time(flowfile.queued_ms),
+        "position": position,
         "penalized": flowfile.is_penalized(now_ms),
+        "penalizedUntil": format_time(flowfile.penalty_until_ms)
+        if flowfile.is_penalized(now_ms)
+        else None,
         "attributes": dict(flowfile.attributes),
     }
 
 
-def bulletin_json(bulletin: Bulletin) -> Json:
-    """Return the JSON of a component's bulletin."""
-    return {**asdict(bulletin), "time": format_time(bulletin.time_ms)}
+def bulletin_json(bulletin: Bulletin, name: str) -> Json:
+    """Return the JSON of a bulletin of a component, whose name is empty if it was removed."""
+    return {**asdict(bulletin), "name": name, "time": format_time(bulletin.time_ms)}
 
 
 def drop_json(number: int, progress: DropProgress) -> Json:

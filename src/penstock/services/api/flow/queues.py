@@ -1,4 +1,4 @@
-"""HTTP API of a flow's queues: list, count, and drop FlowFiles.
+"""HTTP API of a flow's queues: list, count and drop FlowFiles, and read their content.
 
 Owns paths, parameters and the stored drop requests. `penstock.flow.queue` does the work.
 """
@@ -11,19 +11,28 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
+from starlette.responses import Response
+
+from penstock.core.access.rules import Action
 from penstock.core.clock import Clock
-from penstock.core.errors import NotFound
+from penstock.core.errors import InvalidRequest, NotFound
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.queue.drop_requests import DropRequest
 from penstock.flow.queue.listing import AttributeIs
+from penstock.flow.queue.queue import FlowFileQueue
 from penstock.services.api.endpoints import Endpoint, EndpointCall, EndpointParameter
 from penstock.services.api.flow import flow_json
+from penstock.services.api.flow.flow_access import permitted_flow
 
 NOT_THERE: Final = {404: "No object has this name."}
 """Answer for an unknown name."""
 
 _LISTED_MAX: Final = 1_000
+_SKIPPED_MAX: Final = 10_000
 _REQUESTS_MAX: Final = 100
+CONTENT_BYTES_MAX: Final = 8 << 20
+"""Bytes of content in one answer, which the process and the router hold in memory."""
+
 _CONNECTION: Final = EndpointParameter(
     "connection", "which connection, by its id or name", required=True
 )
@@ -31,6 +40,19 @@ _ATTRIBUTE: Final = EndpointParameter("attribute", "name of an attribute")
 _VALUE: Final = EndpointParameter("value", "its value")
 _LIMIT: Final = EndpointParameter(
     "limit", "maximum number, up to 1000", type="integer", default="100"
+)
+_SKIP: Final = EndpointParameter(
+    "skip",
+    "without attribute: how many FlowFiles to leave out, up to 10000",
+    type="integer",
+    default="0",
+)
+_CONTENT: Final = (
+    EndpointParameter("flowFile", "id of the FlowFile", required=True, type="integer"),
+    EndpointParameter("offset", "bytes to leave out", type="integer", default="0"),
+    EndpointParameter(
+        "limit", "maximum number of bytes, up to 8388608", type="integer", default="65536"
+    ),
 )
 
 
@@ -62,7 +84,18 @@ class QueueEndpoints:
         table: list[
             tuple[str, str, str, Callable[[EndpointCall], object], list[EndpointParameter]]
         ] = [
-            ("GET", queue, "List FlowFiles of a connection.", self._list, [*chosen, _LIMIT]),
+            (
+                *("GET", queue, "List FlowFiles of a connection."),
+                *(self._list, [*chosen, _SKIP, _LIMIT]),
+            ),
+            (
+                *("GET", f"{queue}/status", "Show the state of a connection."),
+                *(self._status, [_CONNECTION]),
+            ),
+            (
+                *("GET", f"{queue}/content", "Read content of a FlowFile. Provenance records it."),
+                *(self._content, [_CONNECTION, *_CONTENT]),
+            ),
             (
                 *("GET", f"{queue}/count", "Count FlowFiles by the value of an attribute."),
                 *(self._count, [_CONNECTION, named, _LIMIT]),
@@ -74,21 +107,52 @@ class QueueEndpoints:
         return [Endpoint(*row, errors=NOT_THERE) for row in table]
 
     def _list(self, call: EndpointCall) -> object:
-        queue = self._controller().queue(call.text("connection"))
-        limit = call.number("limit", 1, _LISTED_MAX)
+        queue = self._queue(call, Action.READ)
+        limit, skip = call.number("limit", 1, _LISTED_MAX), call.number("skip", 0, _SKIPPED_MAX)
         attribute = call.get("attribute")
+        now_ms = self._clock.now_ms()
         if attribute is None:
-            found = queue.listing.first(limit)
+            found = queue.listing.first(limit, skip)
+            listed = [
+                flow_json.flowfile_json(one, now_ms, position)
+                for position, one in enumerate(found, skip + 1)
+            ]
+        elif skip:
+            raise InvalidRequest(
+                "FlowFiles with an attribute are listed in no order: leave it out", place="skip"
+            )
         else:
             found = queue.listing.search(AttributeIs(attribute, call.get("value") or ""), limit)
-        now_ms = self._clock.now_ms()
+            listed = [flow_json.flowfile_json(one, now_ms) for one in found]
+        return {"queued": queue.size.count, "flowFiles": listed}
+
+    def _status(self, call: EndpointCall) -> object:
+        flow = permitted_flow(self._controller, call, Action.READ)
+        status = flow.inspection.connection(call.text("connection"))
         return {
-            "queued": queue.size.count,
-            "flowFiles": [flow_json.flowfile_json(one, now_ms) for one in found],
+            **flow_json.connection_json(status),
+            "sourceName": flow.inspection.name_of(status.source),
+            "destinationName": flow.inspection.name_of(status.destination),
         }
 
+    def _content(self, call: EndpointCall) -> object:
+        # Those who may only see the state of everything may not see what flows.
+        flow = permitted_flow(self._controller, call, Action.WRITE)
+        offset = call.number("offset", 0, 1 << 62)
+        limit = call.number("limit", 1, CONTENT_BYTES_MAX)
+        number = call.number("flowFile", 0, 1 << 62)
+        found = flow.inspection.content(call.text("connection"), number, offset, limit)
+        # Each part, so that no choice of offsets reads content without a record.
+        flow.record_download(found.flowfile, call.access.principal.id)
+        # Never of another type: a browser must not show content as a page of this server.
+        return Response(
+            found.data,
+            headers={"Content-Disposition": "attachment", "X-Content-Type-Options": "nosniff"},
+            media_type="application/octet-stream",
+        )
+
     def _count(self, call: EndpointCall) -> object:
-        queue = self._controller().queue(call.text("connection"))
+        queue = self._queue(call, Action.READ)
         counts = queue.listing.count_by(call.text("attribute"))
         limit = call.number("limit", 1, _LISTED_MAX)
         most = sorted(counts.items(), key=lambda entry: -entry[1])
@@ -98,7 +162,7 @@ class QueueEndpoints:
         }
 
     def _drop(self, call: EndpointCall) -> object:
-        queue = self._controller().queue(call.text("connection"))
+        queue = self._queue(call, Action.WRITE)
         attribute = call.get("attribute")
         chosen = None if attribute is None else AttributeIs(attribute, call.get("value") or "")
         request = queue.drop(chosen)
@@ -109,11 +173,17 @@ class QueueEndpoints:
                 self._drops.popitem(last=False)
         return flow_json.drop_json(number, request.progress)
 
+    def _queue(self, call: EndpointCall, action: Action) -> FlowFileQueue:
+        flow = permitted_flow(self._controller, call, action)
+        return flow.queue(call.text("connection"))
+
     def _drop_progress(self, call: EndpointCall) -> object:
+        permitted_flow(self._controller, call, Action.READ)
         number, request = self._request(call)
         return flow_json.drop_json(number, request.progress)
 
     def _cancel_drop(self, call: EndpointCall) -> object:
+        permitted_flow(self._controller, call, Action.WRITE)
         number, request = self._request(call)
         request.cancel()
         return flow_json.drop_json(number, request.progress)

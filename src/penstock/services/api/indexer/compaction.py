@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from penstock.core.access.rules import Action, Resource, ResourceKind
 from penstock.core.errors import InvalidRequest, NotFound
 from penstock.core.names import spelling
 from penstock.indexing.overlord import Overlord
@@ -35,6 +36,7 @@ from penstock.services.api.indexer.request_parts import (
     query_interval,
 )
 from penstock.services.api.indexer.task_json import audit_to_json
+from penstock.services.api.request_access import RequestAccess, access_of
 from penstock.storage.metadata import AuditRow
 
 if TYPE_CHECKING:
@@ -95,9 +97,10 @@ class CompactionRoutes:
         )
         return JsonResponse(_DONE)
 
-    def configs(self, _request: Request) -> Response:
+    def configs(self, request: Request) -> Response:
         """List the configurations of datasources."""
-        configs = self._read().datasources.values()
+        every = self._read().datasources.values()
+        configs = access_of(request).readable(every, lambda config: config.datasource)
         return JsonResponse({"compactionConfigs": [config.to_json() for config in configs]})
 
     def config(self, request: Request) -> Response:
@@ -129,20 +132,24 @@ class CompactionRoutes:
 
     def history(self, request: Request) -> Response:
         """List the configurations that a datasource had, newest first."""
+        name = self._datasource(request)
+        if name == _CLUSTER:  # the name under which changes of the cluster are recorded
+            access_of(request).require(Action.READ, Resource(ResourceKind.SYSTEM, "cluster"))
         rows = self._admin.metadata.audit.list(
-            self._datasource(request),
+            name,
             type=AUDIT_TYPE,
             interval=query_interval(request),
             limit=query_count(request, "count", default=_HISTORY_MAX, most=_HISTORY_MAX),
         )
         return JsonResponse([{**row.payload, **audit_to_json(row)} for row in rows])
 
-    def statuses(self, _request: Request) -> Response:
+    def statuses(self, request: Request) -> Response:
         """Return the progress of each configured datasource."""
         configs = self._read()
-        plans = self._admin.compaction_plans(configs, configs.datasources)
-        shown = [_status(name, configs, plan) for name, plan in plans.items()]
-        return JsonResponse({"latestStatus": shown})
+        shown = access_of(request).readable(configs.datasources)
+        plans = self._admin.compaction_plans(configs, shown)
+        found = [_status(name, configs, plan) for name, plan in plans.items()]
+        return JsonResponse({"latestStatus": found})
 
     def status(self, request: Request) -> Response:
         """Return the progress of a datasource."""
@@ -151,11 +158,12 @@ class CompactionRoutes:
     async def simulate(self, request: Request) -> Response:
         """List the intervals due under another cluster configuration, newest first."""
         cluster = parse_cluster_compaction(await bounded_body(request) or b"{}")
-        return await run_in_threadpool(self._simulate, cluster)
+        return await run_in_threadpool(self._simulate, access_of(request), cluster)
 
-    def _simulate(self, cluster: ClusterCompaction) -> Response:
+    def _simulate(self, access: RequestAccess, cluster: ClusterCompaction) -> Response:
         plans = self._admin.compaction_plans(replace(self._read(), cluster=cluster))
-        rows = [[name, str(interval)] for name, plan in plans.items() for interval in plan.due]
+        shown = access.readable(plans)
+        rows = [[name, str(interval)] for name in shown for interval in plans[name].due]
         table = {"columnNames": ["dataSource", "interval"], "rows": rows}
         return JsonResponse({"compactionStates": {"PENDING": table}})
 

@@ -13,6 +13,7 @@ from penstock.services.api.indexer.compaction import CompactionRoutes
 from penstock.services.api.indexer.locks import LockRoutes
 from penstock.services.api.indexer.request_parts import PREFIX
 from penstock.services.api.indexer.segments import SegmentRoutes
+from penstock.services.api.indexer.supervisor_lists import SupervisorListRoutes
 from penstock.services.api.indexer.supervisors import SupervisorRoutes
 from penstock.services.api.indexer.task_files import TaskFiles
 from penstock.services.api.indexer.task_lists import TaskListRoutes
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from penstock.indexing.overlord import Overlord
     from penstock.indexing.task_log import TaskLogReader
     from penstock.services.api.indexer.task_files import Reports, WorkerHandles
+    from penstock.storage.uploads import UploadStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ class OverlordParts:
         live_report: Requests the report from a running task's peon.
         logs: The log store, if this process can read it.
         task_body_bytes_max: Size limit of a request that contains a task.
+        uploads: The uploads of this host.
     """
 
     overlord: Overlord
@@ -49,6 +52,7 @@ class OverlordParts:
     live_report: Reports
     logs: TaskLogReader | None = None
     task_body_bytes_max: int = JSON_BYTES_MAX
+    uploads: UploadStore | None = None
 
 
 def overlord_routes(parts: OverlordParts) -> list[BaseRoute]:
@@ -68,10 +72,13 @@ def overlord_routes(parts: OverlordParts) -> list[BaseRoute]:
     return [
         Route(PREFIX + "/leader", leader),
         Route(PREFIX + "/isLeader", is_leader),
-        *TaskRoutes(overlord, files, parts.task_body_bytes_max).routes(),
+        *TaskRoutes(
+            *(overlord, files, parts.clock, parts.task_body_bytes_max, parts.uploads)
+        ).routes(),
         *TaskListRoutes(overlord, parts.clock).routes(),
         *WorkerAdminRoutes(overlord, parts.workers).routes(),
         *SupervisorRoutes(overlord).routes(),
+        *SupervisorListRoutes(overlord).routes(),
         *SegmentRoutes(overlord).routes(),
         *LockRoutes(overlord).routes(),
         *CompactionRoutes(overlord).routes(),

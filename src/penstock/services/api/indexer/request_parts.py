@@ -15,6 +15,7 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Interval
 from penstock.core.names import DATASOURCE, LOOKED_UP, IsStored, known_name
 from penstock.services.api.asgi import integer
+from penstock.services.api.request_access import access_of
 
 AUTHOR_HEADER: Final = "X-Druid-Author"
 COMMENT_HEADER: Final = "X-Druid-Comment"
@@ -99,19 +100,42 @@ def query_count(request: Request, *names: str, default: int, most: int = LIST_MA
     return default
 
 
+def query_skip(request: Request) -> int:
+    """Return how many entries of a list come before the wanted page.
+
+    Raises:
+        InvalidRequest: The value is not a whole number of 0 or more.
+    """
+    skip = integer(request, "skip") or 0
+    if skip < 0:
+        raise InvalidRequest(f"invalid number {skip}: request 0 or more", place="skip")
+    return skip
+
+
 def query_flag(request: Request, name: str) -> bool:
     """Return whether the query has a flag: without a value, or with any value but `false`."""
     return request.query_params.get(name, "false").lower() != "false"
 
 
 def author_and_comment(request: Request) -> tuple[str, str]:
-    """Return the author and comment of a change, from the headers of Druid's clients."""
-    author = request.headers.get(AUTHOR_HEADER, "")
+    """Return the author and comment of a change.
+
+    The author is the principal. Druid's clients name another one in a header, which is not
+    verified: it follows in parentheses.
+    """
+    author = access_of(request).principal.id
+    if claimed := request.headers.get(AUTHOR_HEADER, "")[:_HEADER_CHARACTERS_MAX]:
+        author = f"{author} ({AUTHOR_HEADER}: {claimed})"
     comment = request.headers.get(COMMENT_HEADER, "")
-    return author[:_HEADER_CHARACTERS_MAX], comment[:_HEADER_CHARACTERS_MAX]
+    return author, comment[:_HEADER_CHARACTERS_MAX]
 
 
 PREFIX: Final = "/druid/indexer/v1"
+OWN: Final = "/penstock/v1"
+"""Prefix of the overlord's paths that Druid does not have."""
+LOCKS: Final = f"{OWN}/locks"
+TASKS: Final = f"{OWN}/tasks"
+SUPERVISORS: Final = f"{OWN}/supervisors"
 
 # Tasks announce and publish thousands of files at once when they read a backlog of years.
 ACTION_BYTES_MAX: Final = 64 << 20

@@ -15,10 +15,12 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
+from penstock.core.http_errors import retry_headers
 from penstock.indexing.batch.sql.ingest_statement import parse_ingest, writes
 from penstock.services.api.asgi import JsonResponse, json_object
 from penstock.services.api.indexer.request_parts import PREFIX
 from penstock.services.api.indexer.task_json import typed_error
+from penstock.services.api.request_access import on_behalf_of
 from penstock.services.json_client import JsonClient
 
 if TYPE_CHECKING:
@@ -63,13 +65,13 @@ class SqlTaskRoutes:
         """Start the task of a statement."""
         try:
             body = await json_object(request)
-            task_id = await run_in_threadpool(self._submit, body)
+            task_id = await run_in_threadpool(self._submit, body, on_behalf_of(request))
         except PenstockError as error:
             status, answer = typed_error(error)
-            return JsonResponse(answer, status)
+            return JsonResponse(answer, status, retry_headers(error))
         return JsonResponse({"taskId": task_id, "state": "RUNNING"}, 202)
 
-    def _submit(self, body: Mapping[str, object]) -> str:
+    def _submit(self, body: Mapping[str, object], headers: Mapping[str, str]) -> str:
         statement = body.get("query")
         if not isinstance(statement, str) or not statement.strip():
             raise InvalidRequest("must be the text of a statement", place="query")
@@ -85,7 +87,8 @@ class SqlTaskRoutes:
             )
         task = parse_ingest(statement, context=_context(body.get("context")))
         client = self._overlord()
-        answer = client.request("POST", f"{PREFIX}/task", orjson.dumps(task.to_json()))
+        content = orjson.dumps(task.to_json())
+        answer = client.request("POST", f"{PREFIX}/task", content, headers=headers)
         task_id = answer.get("task") if isinstance(answer, dict) else None
         if not isinstance(task_id, str):
             raise Unavailable("the overlord's answer has no task id: try again")

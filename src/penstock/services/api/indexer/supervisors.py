@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -11,21 +11,31 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from penstock.core.errors import InvalidRequest
+from penstock.core.access.rules import Resource, ResourceKind
+from penstock.core.errors import InvalidRequest, NotFound
 from penstock.core.intervals import format_time
 from penstock.indexing.overlord import Overlord
 from penstock.indexing.overlord.supervisor_service import SHORT_OF_SLOTS
+from penstock.indexing.required_access import datasource_of_spec, required_access
 from penstock.indexing.secrets import masked
 from penstock.indexing.sequences import offsets_from_json
+from penstock.indexing.specs import SupervisorSpec
 from penstock.services.api.asgi import JsonResponse, bounded_body, integer, json_object
 from penstock.services.api.futures import result_of
 from penstock.services.api.indexer.compaction import compaction_progress
+from penstock.services.api.indexer.owned_access import (
+    OwnedNeed,
+    may_access,
+    require_access,
+    shown_error,
+)
 from penstock.services.api.indexer.request_parts import (
     PREFIX,
     query_count,
     query_flag,
     stored_name_of,
 )
+from penstock.services.api.request_access import RequestAccess, access_of
 from penstock.services.json_values import part
 
 if TYPE_CHECKING:
@@ -37,6 +47,7 @@ HISTORY_MAX: Final = 1_000
 
 _BASE: Final = PREFIX + "/supervisor"
 _GROUPS_MAX: Final = 10_000
+_NAMED_MAX: Final = 20
 
 
 class SupervisorRoutes:
@@ -46,7 +57,8 @@ class SupervisorRoutes:
         self._service = overlord.supervisor_service
         self._compaction = overlord.compaction_service
         self._admin = overlord.admin_service
-        self._commands = _Commands(self._service, self._admin)
+        self._ids = SupervisorIds(self._service, self._admin)
+        self._commands = _Commands(self._service, self._ids)
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
@@ -69,7 +81,7 @@ class SupervisorRoutes:
 
     def list(self, request: Request) -> Response:
         """List supervisors: ids; with `state`, `full` or `system` one entry each."""
-        found = result_of(self._service.every())
+        found = self._readable(request)
         if query_flag(request, "system"):
             return JsonResponse([_as_system(one) for one in found])
         if query_flag(request, "full"):
@@ -80,36 +92,61 @@ class SupervisorRoutes:
             return JsonResponse([dict(one.summary) for one in found])
         return JsonResponse([one.summary["id"] for one in found])
 
+    def _readable(self, request: Request) -> Sequence[SupervisorView]:
+        """Return the supervisors whose state the principal may see."""
+        access = access_of(request)
+        return [
+            one
+            for one in result_of(self._service.every())
+            if may_access(
+                *(access, OwnedNeed.STATE, supervisor_resource(one.spec.supervisor_id)),
+                datasource_of_spec(one.spec),
+            )
+        ]
+
     async def submit(self, request: Request) -> Response:
         """Create a supervisor, or update its spec."""
         # Unparsed, because a duplicate name in an object can only be detected in the text.
         body = await bounded_body(request)
         skip = query_flag(request, "skipRestartIfUnmodified")
-        return await run_in_threadpool(self._submit, body, skip_unmodified=skip)
+        return await run_in_threadpool(self._submit, access_of(request), body, skip_unmodified=skip)
 
-    def _submit(self, body: bytes, *, skip_unmodified: bool) -> Response:
-        done = result_of(self._service.submit(body, skip_unmodified=skip_unmodified))
+    def _submit(self, access: RequestAccess, body: bytes, *, skip_unmodified: bool) -> Response:
+        spec = self._service.parse(body)
+        for action, resource in required_access(spec):
+            access.require(action, resource)
+
+        def check(written: str | None) -> None:
+            # On the mailbox, where no other request can store one of this id in between.
+            if written is not None:
+                name = supervisor_resource(spec.supervisor_id)
+                require_access(access, OwnedNeed.CONTROL, name, lambda: written)
+
+        done = result_of(self._service.submit(spec, skip_unmodified=skip_unmodified, check=check))
         return JsonResponse({"id": done.id, "modified": done.modified, "restarted": done.restarted})
 
     def spec(self, request: Request) -> Response:
         """Return a spec."""
         return JsonResponse(
-            masked(result_of(self._service.spec(_id(request, self._admin))).to_json())
+            masked(result_of(self._service.spec(self._state_id(request))).to_json())
         )
 
     def status(self, request: Request) -> Response:
         """Return the status of a supervisor."""
-        compacts = self._compaction.spec(_id(request, self._admin))
+        supervisor_id = self._state_id(request)
+        compacts = self._compaction.spec(supervisor_id)
         if compacts is not None:
             progress = compaction_progress(self._admin, compacts.spec.datasource)
             return JsonResponse(self._compaction.status(compacts, progress))
-        return JsonResponse(result_of(self._service.status(_id(request, self._admin))))
+        status = result_of(self._service.status(supervisor_id))
+        return JsonResponse(shown_status(access_of(request), supervisor_id, status))
 
     def health(self, request: Request) -> Response:
         """Return whether a supervisor is healthy; compaction supervisors always are."""
-        if self._compaction.spec(_id(request, self._admin)) is not None:
+        supervisor_id = self._state_id(request)
+        if self._compaction.spec(supervisor_id) is not None:
             return JsonResponse({"healthy": True})
-        status = result_of(self._service.status(_id(request, self._admin)))
+        status = result_of(self._service.status(supervisor_id))
         payload = status.get("payload")
         healthy = part(payload, "healthy") is True
         # A healthy supervisor may still leave no slots for others.
@@ -119,23 +156,35 @@ class SupervisorRoutes:
 
     def stats(self, request: Request) -> Response:
         """Return the counts of a supervisor's tasks."""
-        return JsonResponse(result_of(self._service.stats(_id(request, self._admin))))
+        return JsonResponse(result_of(self._service.stats(self._state_id(request))))
 
     def parse_errors(self, request: Request) -> Response:
         """Return samples of messages that a supervisor's tasks could not parse."""
-        return JsonResponse(result_of(self._service.parse_errors(_id(request, self._admin))))
+        return JsonResponse(
+            result_of(self._service.parse_errors(self._ids.of(request, OwnedNeed.CONTENT)))
+        )
 
-    def histories(self, _request: Request) -> Response:
+    def histories(self, request: Request) -> Response:
         """List the versions of all specs, by supervisor, newest first."""
-        found = self._service.histories()
-        return JsonResponse({name: [_version(row) for row in rows] for name, rows in found.items()})
+        access = access_of(request)
+        return JsonResponse(
+            {
+                name: [_version(row) for row in rows]
+                for name, rows in self._service.histories().items()
+                if may_access(
+                    access, OwnedNeed.STATE, supervisor_resource(name), _datasource_of_row(rows[0])
+                )
+            }
+        )
 
     def history(self, request: Request) -> Response:
         """List the versions of a spec, newest first."""
+        supervisor_id = self._ids.of(request, OwnedNeed.STATE, may_have_ended=True)
         count = query_count(request, "count", default=HISTORY_MAX, most=HISTORY_MAX)
-        return JsonResponse(
-            [_version(row) for row in self._service.history(_id(request, self._admin))[:count]]
-        )
+        return JsonResponse([_version(row) for row in self._service.history(supervisor_id)[:count]])
+
+    def _state_id(self, request: Request) -> str:
+        return self._ids.of(request, OwnedNeed.STATE)
 
     def _suspend_all(self) -> None:
         result_of(self._service.suspend_all(suspended=True))
@@ -158,9 +207,9 @@ class SupervisorRoutes:
 class _Commands:
     """The routes that control one supervisor."""
 
-    def __init__(self, service: SupervisorService, admin: AdminService) -> None:
+    def __init__(self, service: SupervisorService, ids: SupervisorIds) -> None:
         self._service = service
-        self._admin = admin
+        self._ids = ids
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
@@ -178,25 +227,23 @@ class _Commands:
 
     def suspend(self, request: Request) -> Response:
         """Suspend a supervisor."""
-        return JsonResponse(
-            masked(result_of(self._service.suspend(_id(request, self._admin))).to_json())
-        )
+        return JsonResponse(masked(result_of(self._service.suspend(self._id(request))).to_json()))
 
     def resume(self, request: Request) -> Response:
         """Resume a supervisor."""
-        return JsonResponse(
-            masked(result_of(self._service.resume(_id(request, self._admin))).to_json())
-        )
+        return JsonResponse(masked(result_of(self._service.resume(self._id(request))).to_json()))
 
     def terminate(self, request: Request) -> Response:
         """Terminate a supervisor."""
-        result_of(self._service.terminate(_id(request, self._admin)))
-        return JsonResponse({"id": _id(request, self._admin)})
+        supervisor_id = self._id(request)
+        result_of(self._service.terminate(supervisor_id))
+        return JsonResponse({"id": supervisor_id})
 
     def reset(self, request: Request) -> Response:
         """Forget the committed offsets of a supervisor."""
-        result_of(self._service.reset(_id(request, self._admin)))
-        return JsonResponse({"id": _id(request, self._admin)})
+        supervisor_id = self._id(request)
+        result_of(self._service.reset(supervisor_id))
+        return JsonResponse({"id": supervisor_id})
 
     async def reset_offsets(self, request: Request) -> Response:
         """Set the committed offsets of a supervisor."""
@@ -206,7 +253,7 @@ class _Commands:
         return await run_in_threadpool(self._reset_offsets, request, wanted)
 
     def _reset_offsets(self, request: Request, wanted: dict[str, object]) -> Response:
-        supervisor_id = _id(request, self._admin)
+        supervisor_id = self._id(request)
         place = "partitions.partitionOffsetMap"
         try:
             offsets = offsets_from_json(wanted.get("partitionOffsetMap"))
@@ -214,10 +261,11 @@ class _Commands:
             raise InvalidRequest(str(error), place=place) from None
         if not offsets:
             raise InvalidRequest("must name at least one stream partition", place=place)
-        stream = result_of(self._service.stream_spec(supervisor_id)).stream
-        if wanted.get("stream", stream) != stream:
+        spec = result_of(self._service.spec(supervisor_id))
+        reads = spec.stream if isinstance(spec, SupervisorSpec) else None
+        if reads is not None and wanted.get("stream", reads) != reads:
             raise InvalidRequest(
-                f"the supervisor reads {stream}, not {wanted['stream']}", place="partitions.stream"
+                f"the supervisor reads {reads}, not {wanted['stream']}", place="partitions.stream"
             )
         result_of(self._service.reset(supervisor_id, offsets))
         return JsonResponse({"id": supervisor_id})
@@ -227,8 +275,9 @@ class _Commands:
         count = integer(request, "backfillTaskCount")
         if count is not None and count < 1:
             raise InvalidRequest(f"{count} is below 1", place="backfillTaskCount")
-        other = result_of(self._service.backfill(_id(request, self._admin), task_count=count))
-        return JsonResponse({"id": _id(request, self._admin), "backfillSupervisorId": other})
+        supervisor_id = self._id(request)
+        other = result_of(self._service.backfill(supervisor_id, task_count=count))
+        return JsonResponse({"id": supervisor_id, "backfillSupervisorId": other})
 
     async def hand_off(self, request: Request) -> Response:
         """Have task groups publish the rows that they have read."""
@@ -238,16 +287,76 @@ class _Commands:
         if len(groups) > _GROUPS_MAX or not all(type(group) is int for group in groups):
             raise InvalidRequest("must be whole numbers", place="taskGroupIds")
         await run_in_threadpool(
-            lambda: result_of(self._service.hand_off(_id(request, self._admin), groups))
+            lambda: result_of(self._service.hand_off(self._id(request), groups))
         )
         return JsonResponse({}, 202)
 
+    def _id(self, request: Request) -> str:
+        return self._ids.of(request, OwnedNeed.CONTROL)
 
-def _id(request: Request, admin: AdminService) -> str:
-    def is_stored(name: str) -> bool:
-        return admin.metadata.is_stored_name(name)
 
-    return stored_name_of(request, "supervisor_id", is_stored)
+class SupervisorIds:
+    """Ids of supervisors in paths, which the principal of the request may access."""
+
+    def __init__(self, service: SupervisorService, admin: AdminService) -> None:
+        self._service = service
+        self._admin = admin
+
+    def of(self, request: Request, need: OwnedNeed, *, may_have_ended: bool = False) -> str:
+        """Return the id in the path.
+
+        Raises:
+            Forbidden: The principal may not access the supervisor.
+            NotFound: There is no such supervisor; the message lists those that it may see.
+        """
+        access = access_of(request)
+        name = stored_name_of(request, "supervisor_id", self._admin.metadata.is_stored_name)
+        datasource = result_of(self._service.written_by(name))
+        require_access(access, need, supervisor_resource(name), lambda: datasource)
+        if datasource is None and not may_have_ended:
+            seen = result_of(self._service.specs())
+            known = [
+                one.supervisor_id
+                for one in seen
+                if may_access(
+                    *(access, OwnedNeed.STATE, supervisor_resource(one.supervisor_id)),
+                    datasource_of_spec(one),
+                )
+            ]
+            some = ", ".join(known[:_NAMED_MAX]) or "none"
+            rest = f", … ({len(known):,} in total)" if len(known) > _NAMED_MAX else ""
+            raise NotFound(f"there is no supervisor {name!r}; there are: {some}{rest}")
+        return name
+
+
+def supervisor_resource(supervisor_id: str) -> Resource:
+    """Return the resource whose rights apply to a supervisor."""
+    return Resource(ResourceKind.SUPERVISOR, supervisor_id)
+
+
+def shown_status(
+    access: RequestAccess, supervisor_id: str, status: Mapping[str, object]
+) -> dict[str, object]:
+    """Return a status in which the texts of errors are as the principal may see them."""
+    payload = status.get("payload")
+    if access.is_unlimited or not isinstance(payload, dict):
+        return dict(status)
+    resource, datasource = supervisor_resource(supervisor_id), str(payload.get("dataSource"))
+
+    def shown(entries: object, name: str) -> list[object]:
+        return [
+            {**one, name: shown_error(access, resource, datasource, str(one.get(name)))}
+            for one in (entries if isinstance(entries, list) else ())
+            if isinstance(one, dict)
+        ]
+
+    changed: dict[str, object] = {
+        "recentErrors": shown(payload.get("recentErrors"), "exceptionMessage")
+    }
+    skipped = payload.get("skippedFiles")
+    if isinstance(skipped, dict):
+        changed["skippedFiles"] = {**skipped, "files": shown(skipped.get("files"), "reason")}
+    return {**status, "payload": {**payload, **changed}}
 
 
 def _as_system(one: SupervisorView) -> dict[str, object]:
@@ -268,16 +377,21 @@ def _version(row: SupervisorRow) -> dict[str, object]:
     }
 
 
-def _ended(row: SupervisorRow) -> dict[str, object]:
-    """Return the entry of a terminated supervisor in place of a spec; it has no id."""
+def _datasource_of_row(row: SupervisorRow) -> str:
+    """Return the datasource of a stored spec."""
     spec = row.payload.get("spec")
     spec = spec if isinstance(spec, dict) else {}
     schema = spec.get("dataSchema")
     # A compaction supervisor has the datasource in the spec itself.
     named = schema if isinstance(schema, dict) else spec
+    return str(named.get("dataSource", row.id))
+
+
+def _ended(row: SupervisorRow) -> dict[str, object]:
+    """Return the entry of a terminated supervisor in place of a spec; it has no id."""
     return {
         "type": "NoopSupervisorSpec",
-        "dataSources": [named.get("dataSource", row.id)],
+        "dataSources": [_datasource_of_row(row)],
         "suspended": False,
         "source": "",
     }

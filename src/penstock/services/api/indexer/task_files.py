@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import orjson
@@ -58,6 +59,10 @@ class WorkerHandles(Protocol):
         ...
 
 
+class MissingTaskFile(NotFound):
+    """A task has no log or report: it has not begun, or its files were deleted."""
+
+
 @dataclass(frozen=True, slots=True)
 class OpenTaskLog:
     """A log that is being forwarded: its offset, total size, and bytes."""
@@ -97,7 +102,8 @@ class TaskFiles:
             offset: Offset of the first byte; negative: from the end.
 
         Raises:
-            NotFound: There is no such task, or no log of it.
+            NotFound: There is no such task.
+            MissingTaskFile: It has no log.
             Unavailable: The process or store that has it does not answer.
         """
 
@@ -127,7 +133,9 @@ class TaskFiles:
                 silent = error
         if silent is not None:
             raise Unavailable(f"the {what} of task {task_id} cannot be read now: {silent}")
-        raise NotFound(f"there is no {what} of task {task_id}: it has not begun, or it was deleted")
+        raise MissingTaskFile(
+            f"there is no {what} of task {task_id}: it has not begun, or it was deleted"
+        )
 
     def _holders(self, task_id: str) -> Iterator[TaskLogReader]:
         """Return the possible sources, the most likely first."""
@@ -154,16 +162,18 @@ def _parts(reader: TaskLogReader, task_id: str, first: LogPart) -> Iterator[byte
         at += len(part.content)
 
 
-def peon_reports(token: str | None) -> Reports:
+def peon_reports(bearer_of: Callable[[str], str]) -> Reports:
     """Return a function that requests reports from peons.
 
     Args:
-        token: Bearer token.
+        bearer_of: Returns the bearer token that a task's peon accepts.
     """
 
     def request_report(task_id: str, location: TaskLocation) -> object:
         address = HostPort(location.host, location.port)
-        client = JsonClient(f"http://{address}", token=token, timeout_s=_PEON_TIMEOUT_S)
+        client = JsonClient(
+            address.url, token=partial(bearer_of, task_id), timeout_s=_PEON_TIMEOUT_S, role="peon"
+        )
         return client.get(chat_path(task_id, "liveReports"))
 
     return request_report

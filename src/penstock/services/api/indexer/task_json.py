@@ -5,7 +5,7 @@ Pure. A list of ten thousand tasks is made in one pass, so common parts are made
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -13,6 +13,7 @@ import numpy as np
 
 from penstock.core.http_errors import status_and_code
 from penstock.core.intervals import format_time
+from penstock.core.tls_trust import TRUST
 
 if TYPE_CHECKING:
     from penstock.core.errors import PenstockError
@@ -42,7 +43,8 @@ def place_to_json(place: TaskLocation | None) -> Mapping[str, object]:
     """Return the JSON of the address of a task's peon."""
     if place is None:
         return ADDRESS_OF_NOBODY
-    return {"host": place.host, "port": place.port, "tlsPort": -1}
+    is_tls = TRUST.scheme(place.host) == "https"
+    return {"host": place.host, "port": place.port, "tlsPort": place.port if is_tls else -1}
 
 
 def times(instants_ms: Sequence[int]) -> list[str]:
@@ -100,9 +102,15 @@ def complete_statuses(rows: Sequence[TaskSummary]) -> list[TaskStatus]:
     ]
 
 
-def task_to_json(view: TaskView) -> dict[str, object]:
-    """Return a task's status."""
+def task_to_json(view: TaskView, shown_error: Callable[[str], str]) -> dict[str, object]:
+    """Return a task's status.
+
+    Args:
+        view: The task.
+        shown_error: Returns the text of its error, as the principal of the request may see it.
+    """
     row = view.row
+    error = row.status.get("errorMsg")
     return {
         "id": row.id,
         "groupId": row.group_id,
@@ -115,7 +123,7 @@ def task_to_json(view: TaskView) -> dict[str, object]:
         "duration": -1 if row.active else row.updated_ms - row.created_ms,
         "location": place_to_json(view.location),
         "dataSource": row.datasource,
-        "errorMsg": row.status.get("errorMsg") or None,
+        "errorMsg": shown_error(str(error)) if error else None,
         **({"waits": [wait.to_json() for wait in view.waits]} if view.waits else {}),
     }
 

@@ -63,7 +63,10 @@ def apply(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Make this the running flow; unchanged components continue to run."""
+    """Make this the one running flow; unchanged components continue to run.
+
+    A server runs one flow: components that the file does not name are removed.
+    """
     if dry_run and start:
         raise InvalidRequest("--dry-run changes nothing: leave out --start")
     answer = _put(FlowDocument.read(file), revision=revision, dry_run=dry_run, as_json=as_json)
@@ -176,7 +179,13 @@ def _print_changes(answer: Object) -> None:
     changes = objects(answer, "changes")
     for change in changes:
         echo_lines(str(change.get("text")))
-    if not changes:
+    owner, before = answer.get("owner"), answer.get("previousOwner")
+    if before is not None and before != owner:
+        restart = ": all its processors restart" if answer.get("allRestart") is True else ""
+        echo(f"the flow acts for {owner} instead of {before}{restart}")
+    elif not changes and answer.get("commentsChanged") is True:
+        echo("only comments change")
+    elif not changes:
         echo("nothing would change")
 
 

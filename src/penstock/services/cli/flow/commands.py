@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from penstock.services.cli.flow import apply, flow_control
+from penstock.services.cli.flow import apply, flow_control, provenance
 from penstock.services.cli.flow.queues import queue_app
 
 flow_app = typer.Typer(
@@ -14,6 +14,7 @@ flow_app = typer.Typer(
 )
 apply.add_to(flow_app)
 flow_control.add_to(flow_app)
+provenance.add_to(flow_app)
 flow_app.add_typer(queue_app, name="queue")
 
 

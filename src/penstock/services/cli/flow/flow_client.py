@@ -70,6 +70,18 @@ def request(
         Refused: The flow that was sent has problems.
         PenstockError: The error in the server's answer.
     """
+    kind, content = _exchange(method, path, query, body)
+    return json.loads(content) if kind.startswith("application/json") else content.decode()
+
+
+def request_bytes(path: str, query: Mapping[str, object]) -> bytes:
+    """Request bytes. Raises as `request`."""
+    return _exchange("GET", path, query, b"")[1]
+
+
+def _exchange(
+    method: str, path: str, query: Mapping[str, object] | None, body: bytes
+) -> tuple[str, bytes]:
     api = CLI.api(TIMEOUT_S)
     status, kind, content = api.exchange(method, path, body, query=query)
     if status >= 300:
@@ -78,7 +90,7 @@ def request(
             raise FlowRefused(problems)
         request_line = f"{method} {api.base_url}{path}"
         raise error_of_answer(status, content, request_line, remedies=COMMAND_LINE)
-    return json.loads(content) if kind.startswith("application/json") else content.decode()
+    return kind, content
 
 
 def request_object(

@@ -1,4 +1,4 @@
-"""`penstock flow status`, `start`, `stop`, `run-once`, `terminate` and `bulletins`."""
+"""`penstock flow status`, `start`, `stop`, `run-once`, `terminate`, `state` and `bulletins`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ from typing import Annotated
 
 import typer
 
-from penstock.core.errors import NotFound
-from penstock.services.cli.flow.flow_client import Object, request, request_object
-from penstock.services.cli.output import echo, print_json, print_rows, wait_lines
+from penstock.core.errors import NotFound, counted
+from penstock.services.cli.flow.flow_client import Object, request_object
+from penstock.services.cli.output import (
+    confirm,
+    echo,
+    echo_lines,
+    print_json,
+    print_rows,
+    wait_lines,
+)
 from penstock.services.json_values import objects, whole
 
 _Row = Mapping[str, object]
@@ -18,6 +25,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Target = Annotated[
     str | None,
     typer.Argument(help="Name or id of a component or group, such as Group/Read. [default: all]"),
+]
+Some = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="Name or id of a processor or group; / is everything."),
 ]
 One = Annotated[str, typer.Argument(metavar="NAME", help="Name or id of a processor.")]
 
@@ -29,6 +40,7 @@ def add_to(app: typer.Typer) -> None:
     app.command()(stop)
     app.command("run-once")(run_once)
     app.command()(terminate)
+    app.command()(state)
     app.command()(bulletins)
 
 
@@ -53,19 +65,57 @@ def _start_or_stop(verb: str, target: str | None, done: str, *, as_json: bool) -
     echo(f"{count:,} {'component is' if count == 1 else 'components are'} {how}")
 
 
-def run_once(name: One) -> None:
-    """Trigger a stopped processor once, and wait until it has ended."""
-    request("POST", "/flow/run-once", {"target": name})
-    echo(f"{name} ran once")
+def run_once(name: Some) -> None:
+    """Trigger a stopped processor, or each one in a group, once; wait until they have ended."""
+    answer = request_object("POST", "/flow/run-once", {"target": name})
+    ran = len(_texts(answer, "ran"))
+    echo(f"{name} ran once" if ran == 1 else f"{counted(ran, 'component')} ran once")
+    _print_refused(answer)
 
 
-def terminate(name: One) -> None:
-    """Abandon the threads of a processor that does not stop.
+def terminate(name: Some) -> None:
+    """Abandon the threads of a processor that does not stop, or of all such ones in a group.
 
-    Its FlowFiles are put back into their queues.
+    Their FlowFiles are put back into their queues.
     """
-    request("POST", "/flow/terminate", {"target": name})
-    echo(f"{name} is stopped, its threads are abandoned")
+    answer = request_object("POST", "/flow/terminate", {"target": name})
+    ended = len(_texts(answer, "terminated"))
+    if ended == 1:
+        echo(f"{name} is stopped, its threads are abandoned")
+    else:
+        echo(f"{counted(ended, 'component')} stopped, their threads are abandoned")
+    _print_refused(answer)
+
+
+def _print_refused(answer: Object) -> None:
+    for one in objects(answer, "refused"):
+        echo_lines(str(one.get("reason")))
+
+
+def state(
+    name: One,
+    clear: Annotated[
+        bool, typer.Option("--clear", help="Delete all entries of a stopped processor.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what a processor has stored, such as positions in files, or clear it."""
+    if clear:
+        confirm(f"Clear the state of {name}? It may read or send everything again.", yes=yes)
+        answer = request_object("DELETE", "/flow/state", {"target": name})
+        if as_json:
+            print_json(answer)
+        else:
+            echo(f"{counted(whole(answer, 'cleared'), 'entry', 'entries')} cleared")
+        return
+    entries = request_object("GET", "/flow/state", {"target": name}).get("entries")
+    found = entries if isinstance(entries, dict) else {}
+    if as_json:
+        print_json(found)
+        return
+    rows = [{"entry": entry, "value": value} for entry, value in sorted(found.items())]
+    print_rows(rows, as_json=False, empty="no state", may_cut=("value",))
 
 
 def bulletins(
@@ -148,10 +198,12 @@ def _plain(name: str) -> str:
 
 
 def _head(answer: Object) -> str:
-    version = answer.get("version")
+    version, owner = answer.get("version"), str(answer.get("owner", ""))
+    # The user who runs the server is not worth a word.
+    acts = "" if owner.partition(":")[0] in {"", "owner"} else f", acts for {owner}"
     return (
         f"flow {answer.get('name')}{f' {version}' if version else ''}, "
-        f"revision {whole(answer, 'revision')}: "
+        f"revision {whole(answer, 'revision')}{acts}: "
         f"{whole(answer, 'busyThreads')} of {whole(answer, 'threads')} threads busy, "
         f"{size(whole(answer, 'heapBytes'))} of {size(whole(answer, 'heapLimitBytes'))} of "
         "FlowFiles in memory"

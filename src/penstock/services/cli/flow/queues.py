@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import threading
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from penstock.core.errors import InvalidRequest, PenstockError, counted
-from penstock.services.cli.flow.flow_client import Object, request_object
+from penstock.services.cli.flow.flow_client import Object, request_bytes, request_object
 from penstock.services.cli.flow.flow_control import connection_row, size
 from penstock.services.cli.output import confirm, echo, print_json, print_rows
 from penstock.services.json_values import objects, whole
 
 _POLL_EVERY_S = 0.2
+_PIECE_BYTES = 8 << 20
 _UNDER_WAY = frozenset({"waiting", "dropping"})
 
 queue_app = typer.Typer(
@@ -85,6 +89,34 @@ def count(
     if more > 0:
         echo()
         echo(f"and {counted(more, 'more value')}; --max shows up to 1,000")
+
+
+@queue_app.command()
+def content(
+    connection: Connection,
+    flowfile: Annotated[int, typer.Argument(metavar="ID", min=0, help="Id of a listed FlowFile.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write to this file. [default: print]")
+    ] = None,
+) -> None:
+    """Read the content of a FlowFile of a connection; it stays there."""
+    query = {"connection": connection, "flowFile": flowfile, "limit": _PIECE_BYTES}
+    piece = request_bytes("/flow/queue/content", query)  # its errors leave no file
+    with contextlib.ExitStack() as files:
+        out = sys.stdout.buffer
+        if output is not None:
+            try:
+                out = files.enter_context(output.open("wb"))
+            except OSError as error:
+                raise InvalidRequest(f"{output} cannot be written: {error.strerror}") from None
+        out.write(piece)
+        offset = len(piece)
+        while len(piece) == _PIECE_BYTES:
+            piece = request_bytes("/flow/queue/content", {**query, "offset": offset})
+            out.write(piece)
+            offset += len(piece)
+    if output is not None:
+        echo(f"{counted(offset, 'byte')} written to {output}")
 
 
 @queue_app.command()

@@ -96,8 +96,8 @@ def end_of(task_id: str, status: object) -> str | None:
     return f"it failed at {at}: {reason} (its log: penstock task log {task_id})"
 
 
-def retry_text(api: JsonClient, task_id: str, status: object) -> str | None:
-    """Return how many times a running task's work has failed and the last reason; None if never.
+def live_report(api: JsonClient, task_id: str, status: object) -> object:
+    """Return the payload of a running task's report; None if it does not run, or has none.
 
     Args:
         api: The API.
@@ -110,7 +110,43 @@ def retry_text(api: JsonClient, task_id: str, status: object) -> str | None:
         report = api.get(f"{INDEXER}/task/{named(task_id)}/reports")
     except PenstockError:  # It has just begun, or its peon is busy: nothing is known.
         return None
-    payload = part(report, "ingestionStatsAndErrors", "payload")
+    return part(report, "ingestionStatsAndErrors", "payload")
+
+
+def progress_text(payload: object) -> str | None:
+    """Return the phase of a running task, its rows, parts and files, from its report."""
+    phase = part(payload, "ingestionState")
+    if not isinstance(phase, str):
+        return None
+    texts = [phase.lower().replace("_", " ")]
+    if rows := _rows_read(payload):
+        texts.append(f"{counted(rows, 'row')} read")
+    written = part(payload, "rowsWritten")
+    if isinstance(written, int) and written:
+        texts.append(f"{written:,} written")
+    done, total = part(payload, "partsDone"), part(payload, "partsTotal")
+    if isinstance(done, int) and isinstance(total, int) and total:
+        texts.append(f"{done:,} of {counted(total, 'part')}")
+    read, files = part(payload, "filesRead"), part(payload, "filesTotal")
+    if isinstance(read, int) and isinstance(files, int) and files:
+        texts.append(f"{read:,} of {counted(files, 'file')} read")
+    return ", ".join(texts)
+
+
+def _rows_read(payload: object) -> int:
+    """Return the rows that a running task has read so far; 0 if unknown."""
+    found = part(payload, "rowsRead")
+    if found is None:  # a streaming task
+        found = part(payload, "rowStats", "buildSegments", "processed")
+    return found if isinstance(found, int) else 0
+
+
+def retry_text(payload: object) -> str | None:
+    """Return how many times a running task's work has failed and the last reason; None if never.
+
+    Args:
+        payload: What `live_report` returned.
+    """
     failures = part(payload, "failedTries")
     if not isinstance(failures, int):
         return None
@@ -123,11 +159,14 @@ def retry_text(api: JsonClient, task_id: str, status: object) -> str | None:
 
 
 def warn_of_no_data(api: JsonClient, datasource: str) -> None:
-    """Warn if a datasource to compact does not exist.
+    """Warn if a datasource to compact, or that gets rules, does not exist.
 
     It may be created later, so this is not an error; but the name may be misspelt.
     """
-    names = api.get(f"{COORDINATOR}/datasources")
+    try:
+        names = api.get(f"{COORDINATOR}/datasources")
+    except PenstockError:  # The command succeeded; only its warning is missing.
+        return
     if isinstance(names, list) and datasource not in names:
         warn(f"penstock: there is no datasource {datasource} with data in it yet: check its name")
 
@@ -288,12 +327,12 @@ def _progress(api: JsonClient, task_id: str, status: Mapping[str, object]) -> tu
     except PenstockError:  # It has just begun; its status is enough.
         return state, 0, 0
     payload = part(report, "ingestionStatsAndErrors", "payload")
-    rows = part(payload, "rowStats", "buildSegments", "processed")
+    rows = _rows_read(payload)
     done, total = part(payload, "partsDone"), part(payload, "partsTotal")
     text = str(part(payload, "ingestionState") or state).lower().replace("_", " ")
     failures = part(payload, "failedTries")
     if isinstance(failures, int):
         text += f"{_AGAIN}{failures + 1}: {first_line(part(payload, 'lastFailure'))}"
-    elif isinstance(rows, int) and rows:
+    elif rows:
         text += f", {counted(rows, 'row')}"
     return text, done if isinstance(done, int) else 0, total if isinstance(total, int) else 0

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from penstock.core.errors import InvalidRequest, counted
 from penstock.core.printable import quoted
 from penstock.services.cli.command_options import CLI
-from penstock.services.cli.indexing.followed_tasks import COORDINATOR, Json, named
+from penstock.services.cli.indexing.followed_tasks import (
+    COORDINATOR,
+    Json,
+    named,
+    warn_of_no_data,
+)
 from penstock.services.cli.output import echo, print_json, print_rows, read_json
-from penstock.services.json_values import objects, part
+from penstock.services.json_values import objects, part, whole
+
+# Druid's name of the rules that apply to all datasources.
+_DEFAULT: Final = "_default"
 
 rule_app = typer.Typer(help="Retention rules.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -42,7 +50,7 @@ def list_rules(
         # The rules of all datasources follow its own, and are marked as such.
         theirs = objects(all_of_it)[len(objects(own)) :]
         found = {datasource: all_of_it}
-        shown = {datasource: own, "_default": theirs}
+        shown = {datasource: own, _DEFAULT: theirs}
     if as_json:
         print_json(found)
         return
@@ -76,8 +84,30 @@ def set_rules(
         )
     headers = {"X-Druid-Author": "penstock rule set", "X-Druid-Comment": comment}
     path = f"{COORDINATOR}/rules/{named(datasource)}"
-    answer = CLI.api().post(path, rules, headers=headers)
+    api = CLI.api()
+    answer = api.post(path, rules, headers=headers)
     echo(f"{datasource} has {counted(len(objects(answer)), 'rule')} of its own")
+    if datasource != _DEFAULT:
+        warn_of_no_data(api, datasource)
+
+
+@rule_app.command()
+def preview(
+    datasource: Of,
+    file: Annotated[Path, typer.Argument(help="A JSON list of rules; - is standard input.")],
+    as_json: Json = False,
+) -> None:
+    """Show what rules would drop now, without setting them."""
+    path = f"/penstock/v1/datasources/{named(datasource)}/rules/preview"
+    found = CLI.api().post(path, read_json(file))
+    if as_json:
+        print_json(found)
+        return
+    print_rows(objects(found, "intervals"), as_json=False, empty="nothing would be dropped")
+    count = whole(part(found, "dropped"), "segments")
+    if count:
+        rows = counted(whole(part(found, "dropped"), "rows"), "row")
+        echo(f"{counted(count, 'segment')} with {rows} would be dropped")
 
 
 def _fits_a_header(text: str) -> bool:

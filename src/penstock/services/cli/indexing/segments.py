@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import quote
 
 import typer
 
 from penstock.core.errors import InvalidRequest, NotFound
+from penstock.core.intervals import Interval as TimeInterval
 from penstock.services.cli.command_options import CLI
 from penstock.services.cli.indexing.followed_tasks import (
     COORDINATOR,
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from penstock.services.json_client import JsonClient
 
 segment_app = typer.Typer(help="Published segments.", no_args_is_help=True, rich_markup_mode=None)
+
+_VERSIONS_SHOWN_MAX: Final = 10
 
 Ids = Annotated[list[str] | None, typer.Argument(help="Ids of segments.")]
 Versions = Annotated[
@@ -139,6 +142,50 @@ def timeline(datasource: Datasource, interval: Interval = None, as_json: Json = 
 
 
 @segment_app.command()
+def files(
+    datasource: Datasource,
+    running: Annotated[
+        bool, typer.Option("--running", help="Also files that running tasks have announced.")
+    ] = False,
+    at: Annotated[
+        int | None,
+        typer.Option(
+            "--at",
+            metavar="REVISION",
+            help="The files that were visible at this revision of the metadata.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the files that queries read, or with --at those that they read at an earlier revision.
+
+    If a segment is visible in part, only rows of the shown time may be read. Each visible change
+    has a revision, which is also the id of a snapshot of the Iceberg table. Files of an earlier
+    revision exist until their segments are killed.
+    """
+    if running and at is not None:
+        raise InvalidRequest(
+            "--running and --at exclude each other: the files of tasks are not kept"
+        )
+    path = f"/penstock/v1/datasources/{named(datasource)}/files"
+    answer = CLI.api().get(path, {"revision": None if at is None else str(at)})
+    found = [one for one in objects(part(answer, "files")) if running or not one.get("announced")]
+    rows = [
+        {
+            "file": one.get("path"),
+            "rows": one.get("rows"),
+            "bytes": one.get("size"),
+            "read": one.get("clip") or "all",
+        }
+        for one in found
+    ]
+    empty = "nothing is published" if at is None else f"nothing was visible at revision {at}"
+    print_rows(found if as_json else rows, as_json=as_json, empty=empty)
+    if rows and not as_json:
+        echo(f"revision {part(answer, 'revision')}")
+
+
+@segment_app.command()
 def mark_unused(
     datasource: Datasource,
     segments: Ids = None,
@@ -180,8 +227,37 @@ def _mark(
     body: dict[str, object] = {"segmentIds": segments} if segments else {"interval": interval}
     if versions:
         body["versions"] = versions
-    answer = CLI.api().post(f"{INDEXER}/datasources/{named(datasource)}/{verb}", body)
-    return part(answer, "numChangedSegments")
+    api = CLI.api()
+    answer = api.post(f"{INDEXER}/datasources/{named(datasource)}/{verb}", body)
+    count = part(answer, "numChangedSegments")
+    if not count and interval is not None and versions:
+        raise NotFound(_no_version(api, datasource, verb, interval, versions))
+    return count
+
+
+def _no_version(
+    api: JsonClient, datasource: str, verb: str, interval: str, versions: list[str]
+) -> str:
+    """Describe that no segment has one of the versions, and which versions exist."""
+    state = "used" if verb == "markUnused" else "unused"
+    if state == "used":
+        segments: list[object] = [*_used(api, named(datasource))]
+    else:
+        path = f"{COORDINATOR}/metadata/datasources/{named(datasource)}/unusedSegments"
+        segments = [part(one, "dataSegment") for one in objects(api.get(path))]
+    wanted = TimeInterval.parse(interval)
+    known = sorted(
+        {
+            str(part(one, "version"))
+            for one in segments
+            if wanted.overlaps(TimeInterval.parse(str(part(one, "interval"))))
+        }
+    )
+    shown = ", ".join(known[:_VERSIONS_SHOWN_MAX]) or "none"
+    return (
+        f"{datasource} has no {state} segment of version {', '.join(versions)} within {interval};"
+        f" versions of its {state} segments there: {shown}"
+    )
 
 
 @segment_app.command()

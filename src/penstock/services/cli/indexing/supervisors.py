@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.core.errors import InvalidRequest, counted
+from penstock.core.errors import InvalidRequest, PenstockError, counted
 from penstock.core.intervals import parse_time
 from penstock.services.cli import exit_codes
 from penstock.services.cli.command_options import CLI
@@ -79,6 +79,19 @@ def submit(
         echo(f"submitted supervisor {name}")
         if name.startswith(_COMPACTS):
             warn_of_no_data(CLI.api(), name.removeprefix(_COMPACTS))
+        else:
+            _warn_of_slots(name)
+
+
+def _warn_of_slots(name: str) -> None:
+    """Warn if the supervisors need more slots than there are, so that tasks wait."""
+    try:
+        found = objects(CLI.api().get(PREFIX, {"state": "true"}))
+    except PenstockError:  # It was submitted; only the warning is missing.
+        return
+    for one in found:
+        if one.get("id") == name and one.get(_SHORT):
+            warn(f"penstock: {one[_SHORT]}")
 
 
 @supervisor_app.command("list")
@@ -327,17 +340,57 @@ def backfill(
     tasks: Annotated[
         int | None, typer.Option("--tasks", min=1, help="Number of its tasks. [default: the same]")
     ] = None,
+    ranges: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--range",
+            help="Only read these offsets beside the supervisor: stream partition, start and end,"
+            " such as 0=100:200; may be repeated.",
+        ),
+    ] = None,
 ) -> None:
-    """Continue at the latest messages; a second supervisor reads those before them, then ends."""
-    path = f"{PREFIX}/{named(name)}/resetToLatestAndBackfill"
+    """Continue at the latest messages; a second supervisor reads those before them, then ends.
+
+    With --range, the supervisor continues where it is. Messages that it has published are then in
+    the datasource twice.
+    """
     query = {} if tasks is None else {"backfillTaskCount": tasks}
+    if ranges:
+        body = {"partitionOffsetRanges": _ranges(ranges)}
+        path = f"/penstock/v1/supervisors/{named(name)}/backfill"
+        other = part(CLI.api().post(path, body, query=query), "backfillSupervisorId")
+        echo(f"{other} reads these offsets; supervisor {name} continues where it is")
+        return
+    path = f"{PREFIX}/{named(name)}/resetToLatestAndBackfill"
     other = part(CLI.api().post(path, query=query), "backfillSupervisorId")
     echo(f"supervisor {name} continues at the latest messages; {other} reads those before them")
 
 
+def _ranges(given: list[str]) -> dict[str, list[int]]:
+    """Parse ranges of offsets by stream partition.
+
+    Raises:
+        InvalidRequest: A text is invalid, or a stream partition occurs twice.
+    """
+    found: dict[str, list[int]] = {}
+    for text in given:
+        partition, _, offsets = text.partition("=")
+        start, _, end = offsets.partition(":")
+        if not all(_NUMBER.fullmatch(one) for one in (partition, start, end)):
+            raise InvalidRequest(
+                f"invalid range {text!r}: write PARTITION=START:END, such as 0=100:200",
+                place="--range",
+            )
+        name = str(int(partition))
+        if name in found:
+            raise InvalidRequest(f"stream partition {name} occurs twice", place="--range")
+        found[name] = [int(start), int(end)]
+    return found
+
+
 @supervisor_app.command()
 def stats(name: Id, as_json: Json = False) -> None:
-    """Show the counts of a supervisor's tasks, and their rates in messages per second."""
+    """Show the counts of a supervisor's running tasks, and their rates in messages per second."""
     found = CLI.api().get(f"{PREFIX}/{named(name)}/stats")
     rows = [
         {
@@ -348,7 +401,9 @@ def stats(name: Id, as_json: Json = False) -> None:
                 for label, key in (
                     ("processed", "processed"),
                     ("unparseable", "unparseable"),
-                    ("thrown away", "thrownAway"),
+                    ("late", "thrownAwayLate"),
+                    ("early", "thrownAwayEarly"),
+                    ("filtered", "thrownAwayFiltered"),
                     ("bytes", "processedBytes"),
                 )
             },
@@ -375,7 +430,10 @@ def handoff(
     tasks = _tasks_by_group(name) if wait or not groups else {}
     chosen = groups or sorted(tasks)
     if not chosen:
-        raise InvalidRequest(f"supervisor {name} has no running task for a hand-off")
+        raise InvalidRequest(
+            f"supervisor {name} has no running task for a hand-off: its first task starts some"
+            f" seconds after it is submitted; see penstock supervisor status {name}"
+        )
     _act(name, "taskGroups/handoff", {"taskGroupIds": chosen})
     echo(f"supervisor {name} starts a hand-off")
     failed = [group for group in chosen if wait and not _published(group, tasks.get(group, []))]

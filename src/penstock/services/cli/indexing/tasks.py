@@ -20,7 +20,9 @@ from penstock.services.cli.indexing.followed_tasks import (
     emptied,
     end_of,
     follow,
+    live_report,
     named,
+    progress_text,
     removed,
     retry_text,
     task_status,
@@ -41,6 +43,8 @@ task_app = typer.Typer(help="Indexing tasks.", no_args_is_help=True, rich_markup
 TaskId = Annotated[str, typer.Argument(help="Id of the task.")]
 
 _TASK: Final = f"{INDEXER}/task"
+# Druid's duration of a task that has not ended.
+_STILL_RUNS: Final = -1
 
 # Names in `penstock.services.api.process_clients`, whose import would slow each command's start.
 LOG_OFFSET: Final = "X-Penstock-Log-Offset"
@@ -111,6 +115,7 @@ def list_tasks(
             "datasource": one.get("dataSource"),
             "status": _stands(one),
             "created": str(one.get("createdTime"))[:19],
+            "seconds": _seconds(one.get("duration")),
         }
         for one in found
     ]
@@ -146,7 +151,7 @@ def _stands(task: Mapping[str, object]) -> object:
 
 @task_app.command()
 def status(task: TaskId, as_json: Json = False) -> None:
-    """Show the status of a task."""
+    """Show the status of a task, and the progress of a running one."""
     api = CLI.api()
     answer = api.get(f"{_TASK}/{named(task)}/status")
     found = part(answer, "status")
@@ -157,14 +162,28 @@ def status(task: TaskId, as_json: Json = False) -> None:
         if name in {"queueInsertionTime", "waits"}:
             # Waits follow below; Druid's time is always in the year 1970, so it is left out.
             continue
+        if name == "duration":
+            if (seconds := _seconds(value)) is not None:
+                echo(f"{name:<20}{seconds:,.1f} s")
+            continue
         shown = _place(value) if name == "location" else value
         echo(f"{name:<20}{'' if shown is None else shown}")
     lines = wait_lines(found)
     for line in lines:
         echo(f"{'waits for':<20}{line}")
-    failed = None if lines else retry_text(api, task, found)
+    report = live_report(api, task, found)
+    if progress := progress_text(report):
+        echo(f"{'progress':<20}{progress}")
+    failed = None if lines else retry_text(report)
     if failed is not None:
         echo(f"{'trouble':<20}{failed}")
+
+
+def _seconds(duration_ms: object) -> float | None:
+    """Return the duration of a task that has ended, rounded; None for other tasks."""
+    if not isinstance(duration_ms, int) or duration_ms == _STILL_RUNS:
+        return None
+    return round(duration_ms / 1000, 1)
 
 
 def _place(location: object) -> str | None:
@@ -185,7 +204,7 @@ def why(task: TaskId, as_json: Json = False) -> None:
     if not waits:
         found = part(answer, "status")
         stands = end_of(task, found) or "it is running"
-        failed = retry_text(api, task, found)
+        failed = retry_text(live_report(api, task, found))
         again = "" if failed is None else f"; {failed}"
         echo(f"task {task} waits for nothing; {stands}{again}")
     texts = (f"waits for {one.get('kind')}: {first_line(one.get('text'))}" for one in waits)

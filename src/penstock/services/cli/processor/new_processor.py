@@ -105,7 +105,7 @@ def new(
     echo(f"Its test: pytest {folder / f'test_{module}.py'}")
     echo(f"In a flow: type: {module}:{name}")
     where = shlex.quote(str(folder.resolve()))
-    echo(f"The service finds it with: penstock up --flow-modules {where}")
+    echo(f"Start Penstock with: penstock up --flow-modules {where}")
 
 
 _CLASS: Final = '''"""{name}: a processor."""
@@ -155,7 +155,7 @@ def test_the_suffix_is_added() -> None:
         assert sent.attributes["filename"] == "greeting"
 
 
-def test_what_is_empty_fails() -> None:
+def test_an_empty_flowfile_fails() -> None:
     with ProcessorRunner({name}) as runner:
         runner.enqueue(b"")
         runner.run()

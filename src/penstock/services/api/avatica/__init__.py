@@ -1,0 +1,1 @@
+"""Avatica's JSON protocol, which Druid's JDBC driver speaks."""

@@ -1,0 +1,356 @@
+"""API of datasources that Druid does not have: pages of the list, sums, and previews of rules.
+
+Owns the paths `/penstock/v1/datasources`, `…/NAME`, `…/NAME/sums` and `…/NAME/rules/preview`. The
+database sums up from an index; sums over all datasources, and other orders than by name, come from
+`freshness`. A preview uses the functions with which the overlord applies rules,
+so both agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from penstock.core.access.rules import Action, Resource, ResourceKind
+from penstock.core.clock import Clock
+from penstock.core.errors import InvalidRequest, NotFound
+from penstock.core.instants import format_time
+from penstock.core.intervals import Interval
+from penstock.indexing.specs.retention_rules import dropped, parse_rules, readable_rules
+from penstock.services.api.asgi import JsonResponse, bounded_body, report_invalid
+from penstock.services.api.coordinator.freshness import (
+    ORDERS,
+    DatasourceFreshness,
+    FreshnessSums,
+)
+from penstock.services.api.indexer.request_parts import (
+    datasource_of,
+    query_count,
+    query_flag,
+    query_interval,
+    query_skip,
+)
+from penstock.services.api.request_access import RequestAccess, access_of
+from penstock.storage.metadata.tables.configuration import DEFAULT_RULES
+
+if TYPE_CHECKING:
+    from penstock.indexing.specs.retention_rules import Rule
+    from penstock.storage.metadata import MetadataStore, SegmentTotals
+    from penstock.storage.metadata.segment_overview import SegmentOverview
+
+DATASOURCES: Final = "/penstock/v1/datasources"
+LISTED_DEFAULT: Final = 100
+LISTED_MAX: Final = 1_000
+"""Datasources in one page."""
+_INTERVALS_SHOWN_MAX: Final = 100
+
+
+class DatasourcePageRoutes:
+    """The routes.
+
+    Args:
+        store: The metadata store.
+        clock: Determines which segments a rule drops now.
+    """
+
+    def __init__(self, store: MetadataStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._freshness = FreshnessSums(store, clock)
+        # Replaced as a whole, so that threads may use it without a mutex.
+        self._kept = _KeptSums(-1)
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes."""
+        one = DATASOURCES + "/{datasource}"
+        return [
+            Route(DATASOURCES, self.page),
+            Route(one, self.one),
+            Route(one + "/sums", self.sums),
+            Route(one + "/rules/preview", self.preview, methods=["POST"]),
+        ]
+
+    def page(self, request: Request) -> Response:
+        """Return a page of the list of datasources, with sums over all if the request has `sums`.
+
+        A principal whose rows are limited sees that a datasource exists, because SQL shows it, but
+        no sums over rows that it may not see.
+
+        Raises:
+            InvalidRequest: A parameter is invalid.
+            Unavailable: Other requests for sums over all datasources are waiting.
+        """
+        access = access_of(request)
+        text = request.query_params.get("search", "").lower()
+        skip = query_skip(request)
+        most = query_count(request, "limit", default=LISTED_DEFAULT, most=LISTED_MAX)
+        order = request.query_params.get("order", "name")
+        if order not in ORDERS:
+            raise InvalidRequest(
+                f"invalid order {order!r:.60}; use {', '.join(ORDERS)}", place="order"
+            )
+        has_sums = query_flag(request, "sums")
+        if has_sums or order != "name":
+            return JsonResponse(self._fresh_page(access, text, order, (skip, most), has_sums))
+
+        def read(overview: SegmentOverview) -> tuple[int, list[Mapping[str, object]]]:
+            kept = self._kept_at(overview)
+            names = access.visible(name for name in kept.names(overview) if text in name.lower())
+            page = names[skip : skip + most]
+            return len(names), [_shown(access, overview, kept, name) for name in page]
+
+        found, listed = self._store.segment_overviews.read(read)
+        return JsonResponse({"found": found, "datasources": listed})
+
+    def _fresh_page(
+        self,
+        access: RequestAccess,
+        text: str,
+        order: str,
+        part: tuple[int, int],
+        has_sums: bool,
+    ) -> dict[str, object]:
+        """Return a page in any order. The sums of an entry may be some seconds old."""
+        fresh = {one.name: one for one in self._freshness.read()}
+        used = [name for name, one in fresh.items() if one.segments]
+        # As without sums: also those that only have files of which no newest row is known.
+        stored = self._store.segment_overviews.read(lambda overview: overview.names(used))
+        visible = access.visible(stored)
+        known = {
+            one: fresh.get(one) or DatasourceFreshness(one, bytes=0, rows=0) for one in visible
+        }
+        limited = {name for name in visible if access.sees_limited_rows(name)}
+        every = [known[name] for name in visible if name not in limited]
+        answer: dict[str, object] = {}
+        if has_sums:
+            answer["sums"] = {
+                "datasources": len(visible),
+                "segments": sum(one.segments for one in every),
+                "bytes": sum(one.bytes or 0 for one in every),
+            }
+        found = sorted((one for one in every if text in one.name.lower()), key=ORDERS[order])
+        names = [one.name for one in found]
+        names += sorted(name for name in limited if text in name.lower())
+        if order == "name":
+            names.sort()
+        skip, most = part
+
+        def read(overview: SegmentOverview) -> list[Mapping[str, object]]:
+            return [
+                _limited(name) if name in limited else _entry(overview, known[name])
+                for name in names[skip : skip + most]
+            ]
+
+        listed = self._store.segment_overviews.read(read)
+        return {**answer, "found": len(names), "datasources": listed}
+
+    def one(self, request: Request) -> Response:
+        """Return a datasource as an entry of the list.
+
+        Raises:
+            Forbidden: The principal sees nothing of it.
+            NotFound: It has no segments, used or unused, and no announced files.
+        """
+        name = datasource_of(request, self._store.is_stored_name)
+        access = access_of(request)
+        if not access.sees_limited_rows(name):
+            access.require(Action.READ, Resource(ResourceKind.DATASOURCE, name))
+
+        def read(overview: SegmentOverview) -> Mapping[str, object] | None:
+            if not overview.has(name) and not overview.is_dropped(name):
+                return None
+            return _shown(access, overview, self._kept_at(overview), name)
+
+        found = self._store.segment_overviews.read(read)
+        if found is None:
+            raise NotFound(f"there is no datasource {name!r} with segments or announced files")
+        return JsonResponse(found)
+
+    def _kept_at(self, overview: SegmentOverview) -> _KeptSums:
+        if self._kept.revision != overview.revision:
+            self._kept = _KeptSums(overview.revision)
+        return self._kept
+
+    def sums(self, request: Request) -> Response:
+        """Return sums over the segments of a datasource that lie within an interval, or over all.
+
+        They are the segments that `markUnused` and `markUsed` would change for the interval. Those
+        that only overlap it are counted beside.
+        """
+        report_invalid(request)
+        name = datasource_of(request, self._store.is_stored_name)
+        within = query_interval(request)
+
+        def read(overview: SegmentOverview) -> dict[str, object]:
+            across = 0 if within is None else overview.count(name, across=within)
+            sums = {
+                state: _sums(overview.totals_by_time(name, within, used=used))
+                for state, used in (("used", True), ("unused", False))
+            }
+            return {**sums, "overlapping": across}
+
+        return JsonResponse({"datasource": name, **self._store.segment_overviews.read(read)})
+
+    async def preview(self, request: Request) -> Response:
+        """Return what retention rules would drop now if they were set.
+
+        Raises:
+            SpecError: An `InvalidRequest` that lists every mistake with its place.
+        """
+        report_invalid(request)
+        rules = parse_rules(await bounded_body(request))
+        return await run_in_threadpool(self._preview, request, rules)
+
+    def _preview(self, request: Request, given: Sequence[Rule]) -> Response:
+        name = datasource_of(request, self._store.is_stored_name)
+        rules: dict[str, Sequence[Rule]] = {**readable_rules(self._store.rules.every())}
+        rules[name] = given
+        now_ms = self._clock.now_ms()
+
+        def read(overview: SegmentOverview) -> tuple[list[SegmentTotals], list[_Dropped]]:
+            kept, doomed = [], []
+            for datasource in overview.datasources() if name == DEFAULT_RULES else [name]:
+                totals = overview.totals_by_time(datasource)
+                chunks = (
+                    (datasource, one.interval.start_ms, one.interval.end_ms) for one in totals
+                )
+                gone = {interval for _, interval in dropped(chunks, rules, now_ms)}
+                kept += [one for one in totals if one.interval not in gone]
+                doomed += _joined(
+                    datasource, [one for one in reversed(totals) if one.interval in gone]
+                )
+            return kept, doomed
+
+        kept, doomed = self._store.segment_overviews.read(read)
+        return JsonResponse(
+            {
+                "datasource": name,
+                "dropped": _sums(one for run in doomed for one in run.totals),
+                "kept": _sums(kept),
+                "intervalCount": len(doomed),
+                "intervals": [run.to_json() for run in doomed[:_INTERVALS_SHOWN_MAX]],
+            }
+        )
+
+
+class _KeptSums:
+    """Names and sums of datasources at the revision at which their segments last changed.
+
+    A million segments take a second to sum up, and pages ask again and again. Threads may ask for
+    the same sums at once; they get the same ones.
+    """
+
+    def __init__(self, revision: int) -> None:
+        self.revision = revision
+        self._names: list[str] | None = None
+        self._totals: dict[str, SegmentTotals | None] = {}
+
+    def names(self, overview: SegmentOverview) -> list[str]:
+        """Return the datasources that have used segments or announced files, in order."""
+        if self._names is None:
+            self._names = overview.datasources()
+        return overview.names(self._names)
+
+    def totals(self, overview: SegmentOverview, name: str) -> SegmentTotals | None:
+        """Return the sums over the used segments of a datasource, None if it has none."""
+        if name not in self._totals:
+            self._totals[name] = overview.totals(name).get(name)
+        return self._totals[name]
+
+
+class _Dropped:
+    """Time chunks of one datasource that follow each other, and are dropped."""
+
+    def __init__(self, datasource: str, first: SegmentTotals) -> None:
+        self._datasource = datasource
+        self.end_ms = first.interval.end_ms
+        self.totals = [first]
+
+    def add(self, one: SegmentTotals) -> None:
+        """Add the next time chunk."""
+        self.totals.append(one)
+        self.end_ms = max(self.end_ms, one.interval.end_ms)
+
+    def to_json(self) -> Mapping[str, object]:
+        """Return the JSON form."""
+        interval = Interval(self.totals[0].interval.start_ms, self.end_ms)
+        return {
+            "datasource": self._datasource,
+            "interval": str(interval),
+            **_sums(self.totals),
+        }
+
+
+def _joined(datasource: str, totals: Iterable[SegmentTotals]) -> list[_Dropped]:
+    """Join time chunks, in the order of their starts, that touch or overlap."""
+    runs: list[_Dropped] = []
+    for one in totals:
+        if runs and one.interval.start_ms <= runs[-1].end_ms:
+            runs[-1].add(one)
+        else:
+            runs.append(_Dropped(datasource, one))
+    return runs
+
+
+def _shown(
+    access: RequestAccess, overview: SegmentOverview, kept: _KeptSums, name: str
+) -> Mapping[str, object]:
+    if access.sees_limited_rows(name):
+        return _limited(name)
+    totals = kept.totals(overview, name)
+    if totals is None:
+        return _entry(overview, DatasourceFreshness(name, bytes=0, rows=0))
+    return _entry(
+        overview,
+        DatasourceFreshness(
+            name,
+            totals.count,
+            totals.bytes,
+            totals.rows,
+            totals.interval.start_ms,
+            totals.interval.end_ms,
+            totals.newest_ms,
+        ),
+    )
+
+
+def _limited(name: str) -> Mapping[str, object]:
+    return {"name": name, "isLimited": True}
+
+
+def _entry(overview: SegmentOverview, known: DatasourceFreshness) -> Mapping[str, object]:
+    """Return an entry of the list; times are None without used segments and files."""
+    announced = overview.announced(known.name)
+    starts = [row.file.interval.start_ms for row in announced]
+    starts += [] if known.from_ms is None else [known.from_ms]
+    ends = [row.file.interval.end_ms for row in announced]
+    ends += [] if known.until_ms is None else [known.until_ms]
+    newest = [one for row in announced if isinstance(one := row.file.payload.get("maxTimeMs"), int)]
+    return {
+        "name": known.name,
+        "isLimited": False,
+        "segments": known.segments,
+        "bytes": known.bytes,
+        "rows": known.rows,
+        "runningRows": sum(row.file.rows for row in announced),
+        "minTime": _time(min(starts, default=None)),
+        "maxTime": _time(max(ends, default=None)),
+        "publishedTime": _time(known.published_ms),
+        "newestRow": _time(max(newest, default=None)),
+    }
+
+
+def _time(ms: int | None) -> str | None:
+    return None if ms is None else format_time(ms)
+
+
+def _sums(totals: Iterable[SegmentTotals]) -> dict[str, int]:
+    segments = size = rows = 0
+    for one in totals:
+        segments, size, rows = segments + one.count, size + one.bytes, rows + one.rows
+    return {"segments": segments, "bytes": size, "rows": rows}

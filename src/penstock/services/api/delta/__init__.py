@@ -1,0 +1,1 @@
+"""Datasources as Delta tables, which the router writes."""

@@ -1,0 +1,1 @@
+"""Datasources as tables of an Apache Iceberg catalog."""

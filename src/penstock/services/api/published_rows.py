@@ -1,0 +1,55 @@
+"""Published rows of a datasource, as open table formats list them, from the visible files.
+
+Owns the step from the files that queries read to those of a table: published files only, each once,
+with the intervals of its visible rows. Does not decide visibility.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from penstock.core.errors import CorruptData, Unavailable
+from penstock.segments.visible_rows import VisibleFile
+from penstock.spark.tables.table_files import TableFile
+
+
+def published_files(files: Sequence[TableFile]) -> Sequence[TableFile]:
+    """Return the files of segments: those that tasks announce come after them."""
+    count = len(files)
+    while count and files[count - 1].announced:
+        count -= 1
+    return files[:count]
+
+
+def visible_files(files: Sequence[TableFile]) -> list[VisibleFile]:
+    """Return the visible files, each once: newer segments may leave several pieces of one."""
+    found: dict[str, VisibleFile] = {}
+    for file in files:
+        if file.clip is None:
+            found[file.path] = VisibleFile(file.path, _rows(file), file.size_bytes, file.interval)
+        elif (known := found.get(file.path)) is None:
+            found[file.path] = VisibleFile(
+                *(file.path, _rows(file), file.size_bytes, file.interval), (file.clip,)
+            )
+        elif known.visible:
+            found[file.path] = replace(known, visible=(*known.visible, file.clip))
+    return list(found.values())
+
+
+def _rows(file: TableFile) -> int:
+    """Return the number of rows of a file; those from Druid's metadata have it in their footer."""
+    if file.rows:
+        return file.rows
+    # Imported here: routers that never meet such a file would waste memory.
+    import fsspec  # noqa: PLC0415
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    try:
+        filesystem, inner = fsspec.core.url_to_fs(file.path)
+        return int(pq.read_metadata(inner, filesystem=filesystem).num_rows)
+    except pa.ArrowInvalid as error:
+        raise CorruptData(file.path, None, f"it is not a Parquet file ({error})") from error
+    except OSError as error:
+        raise Unavailable(f"{file.path} cannot be read ({error}): try again") from error

@@ -1,0 +1,1 @@
+"""Following one event: from its message to its row, and from a row back to its messages."""

@@ -1,0 +1,1 @@
+"""Commands of access: users, tokens, roles, explanations of decisions, logins."""

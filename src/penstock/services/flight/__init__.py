@@ -1,0 +1,1 @@
+"""Arrow Flight SQL, which drivers of ADBC and JDBC speak."""
