@@ -1,6 +1,6 @@
 # Each target does its own set-up. `make` alone prints this list.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast soak simulate lint fmt bench up docs docs-serve reference wheel lock clean
+.PHONY: help setup demo test test-fast soak simulate lint fmt bench up docs docs-serve console pictures reference wheel lock clean
 
 # Containers say so at times: then each of the hundreds of processes that the tests start, and each
 # part of Penstock, compiles all of the Python that it imports.
@@ -29,6 +29,7 @@ test: .venv/.ready-dev  ## Every test of behaviour, from nothing
 	@scripts/setup postgres
 	@scripts/setup zookeeper
 	@scripts/setup browser
+	@scripts/setup console
 	@scripts/setup conformance
 	@scripts/setup wheel
 	@.venv/bin/penstock internal prepare-spark || echo "penstock setup: Spark has no class archive, so the tests take longer" >&2
@@ -38,12 +39,13 @@ test-fast: .venv/.ready-dev  ## The tests that need neither Spark, PostgreSQL no
 	@$(PY) -m pytest -m "not spark and not postgres and not system and not conformance" $(ARGS)
 
 soak: .venv/.ready-dev  ## Large counts, recorded in tests/soak (ARGS="sql-wall --total 100000")
-	@$(PY) tests/soak/soak.py $(ARGS)
+	@$(PY) -m tests.soak.soak $(ARGS)
 
 simulate: .venv/.ready-dev  ## Seeds of the simulated cluster (ARGS="--seeds 0:1000")
-	@PYTHONPATH=tests/harness $(PY) -m cluster_simulation $(ARGS)
+	@$(PY) -m tests.harness.cluster_simulation $(ARGS)
 
 lint: .venv/.ready-dev  ## ruff, mypy strict, import contracts, sizes, names, sentences
+	@scripts/setup console
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy
@@ -66,17 +68,34 @@ docs: .venv/.ready-dev  ## Build the manual, which `penstock up` serves at /docs
 docs-serve: .venv/.ready-dev  ## Show the manual at http://127.0.0.1:8000, built anew at each change
 	@PYTHONPATH=scripts NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs serve --no-strict $(ARGS)
 
+console: .venv/.ready-dev  ## Build the console from the folder console
+	@scripts/setup console
+	@cd console && node build.mjs
+
+pictures: .venv/.ready-dev  ## Take the screenshots of the tutorial of the console again
+	@PENSTOCK_WRITE_PICTURES=1 $(PY) -m pytest -q tests/system/test_console_tutorial.py
+
 reference: .venv/.ready-dev  ## Write the pages that are generated from the code: docs/reference and others
 	@PYTHONPATH=scripts $(PY) -m reference
 
-wheel: .venv/.ready-dev  ## Build dist/penstock_io-*.whl
-	@.venv/bin/uv build -q --wheel --no-build-isolation --python $(PY) -o dist . && ls dist/*.whl
+wheel: .venv/.ready-dev  ## Build dist/penstock_io-*.whl, with its bill of materials (*.cdx.json) beside it
+	@PYTHONPATH=scripts $(PY) -m release dist
 
 lock: .venv/.ready-dev  ## Resolve the dependencies anew into requirements.lock
 	@.venv/bin/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
 		--python-version 3.11 --extra java --group dev pyproject.toml -o requirements.lock
+	@.venv/bin/uv pip compile -q --universal --no-emit-index-url --no-header --annotation-style line \
+		--python-version 3.11 --all-extras -c requirements.lock pyproject.toml -o scripts/release/runtime.lock
 	@.venv/bin/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
 		--python-version 3.11 tests/conformance/clients/requirements.in -o tests/conformance/clients/requirements.lock
+	@.venv/bin/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
+		--python-version 3.11 tests/conformance/clients/superset.in -o tests/conformance/clients/superset.lock
+	@.venv/bin/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --no-annotate --no-deps \
+		--python-version 3.11 tests/conformance/clients/airflow.in -o tests/conformance/clients/airflow.lock
+	@.venv/bin/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
+		--python-version 3.11 tests/soak/engines/engines.in -o tests/soak/engines/engines.lock
+	@.venv/bin/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
+		--python-version 3.11 tests/conformance/clients/delta.in -o tests/conformance/clients/delta.lock
 
 clean:  ## Remove what the other targets made
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis demo-data build dist src/penstock/services/site

@@ -61,10 +61,19 @@ def _build(digest: str) -> None:
         # would not count warnings, which `strict` makes errors.
         command = (sys.executable, "-m", "mkdocs", "build", "--site-dir", str(made))
         path = os.pathsep.join(filter(None, (str(ROOT / "scripts"), os.environ.get("PYTHONPATH"))))
-        # Material prints advice about versions of MkDocs to come.
-        environment = {**os.environ, "PYTHONPATH": path, "NO_MKDOCS_2_WARNING": "1"}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": path,
+            # Material prints advice about versions of MkDocs to come.
+            "NO_MKDOCS_2_WARNING": "1",
+            # The bytes of the site depend on its pages alone, not on the language of the machine,
+            # the order of sets or the day.
+            "PYTHONUTF8": "1",
+            "PYTHONHASHSEED": "0",
+            "SOURCE_DATE_EPOCH": "0",
+        }
         done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+            command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8", check=False
         )
         if done.returncode != 0:
             raise SiteFailed(f"the manual could not be built:\n{done.stderr}")

@@ -1,6 +1,6 @@
-"""The sections of the site: the list in `mkdocs.yml`, without pages that are not written yet.
+"""The sections of the site: the list in `mkdocs.yml`, in which a pattern stands for its pages.
 
-MkDocs itself reports pages that the list lacks.
+MkDocs itself reports pages that do not exist, and pages that the list lacks.
 """
 
 from __future__ import annotations
@@ -11,27 +11,25 @@ from pathlib import Path
 Entry = str | dict[str, object]
 
 
-def existing_pages(entries: Iterable[Entry], docs: Path) -> list[Entry]:
-    """Return the entries whose pages exist; a section without any is left out.
+def expanded(entries: Iterable[Entry], docs: Path) -> list[Entry]:
+    """Return the entries, with the pages that a pattern stands for.
 
     An entry with `*` stands for all pages that match it, in the order of their names, except those
     that the same section lists.
     """
     listed = list(entries)
     own = {entry for entry in listed if isinstance(entry, str)}
-    return [found for entry in listed for found in _expanded(entry, own, docs)]
+    return [found for entry in listed for found in _pages(entry, own, docs)]
 
 
-def _expanded(entry: Entry, listed: set[str], docs: Path) -> Iterator[Entry]:
+def _pages(entry: Entry, listed: set[str], docs: Path) -> Iterator[Entry]:
     if isinstance(entry, dict):
-        ((title, below),) = entry.items()
-        if isinstance(below, list):
-            if pages := existing_pages(below, docs):
-                yield {title: pages}
-        elif (docs / str(below)).is_file():
-            yield entry
+        yield {
+            title: expanded(below, docs) if isinstance(below, list) else below
+            for title, below in entry.items()
+        }
     elif "*" in entry:
         names = (str(path.relative_to(docs)) for path in sorted(docs.glob(entry)))
         yield from (name for name in names if name not in listed)
-    elif (docs / entry).is_file():
+    else:
         yield entry

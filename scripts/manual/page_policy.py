@@ -1,7 +1,7 @@
 """Make pages work under a Content-Security-Policy without inline scripts and styles.
 
 The router serves the site with `script-src 'self'` and `style-src 'self'`
-(`penstock.services.api.manual`). The theme has a few inline scripts, and pictures have styles:
+(`services.api.static_pages`). The theme has a few inline scripts, and pictures have styles:
 `InlineParts` moves them into files that are named by their content. `violations` finds what such a
 policy would still block, and addresses outside of the site that a browser would load.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -32,7 +33,8 @@ _SERVER: Final = """\
 3. Otherwise the addresses of the [options](configuration.md). If you name a data folder that has no
    `penstock.json`, the command fails instead of using the default addresses.
 
-A server with a token requires `--token-file FILE` or the variable `PENSTOCK_TOKEN`.
+A server with a token requires `--token-file FILE` or the variable `PENSTOCK_TOKEN`. For an
+`https://` address, `--tls-ca FILE` or `PENSTOCK_TLS_CA` names the authority of its certificate.
 """
 _OUTPUT: Final = """\
 ## Output
@@ -48,7 +50,7 @@ character is shown as `\\x1b`. In a pipe or a file, `penstock sub`, `penstock ta
 _CODES: Final[Mapping[str, str]] = {
     "OK": "The command succeeded.",
     "FAILED": "The command failed: the server could not do it, the named object does not exist, a"
-    " task failed, a port is in use, or a check of `penstock doctor` failed.",
+    " task failed, the limit of rows cut a result, a port is in use, or a check of `penstock doctor` failed.",
     "USAGE": "The command line, an option or the input is invalid. Nothing was changed.",
     "NOT_REACHABLE": "No server answered.",
     "RESTART_REQUESTED": "Only `penstock server`: the process cannot continue, because a thread ended"
@@ -64,7 +66,9 @@ _COMMON: Final = (
 _WITHOUT_SERVER: Final = frozenset(
     {"up", "server", "doctor", "demo", "init", "backup", "restore", "cron", "import nsq"}
     | {"import nifi-swap", "flow validate", "processor list", "processor show", "processor new"}
+    | {"tls init", "tls renew"}
 )
+_ALIAS: Final = re.compile(r"The same as (\S+)\.")
 _SERVER_FIELDS: Final = frozenset(one.field_name for one in option_entries())
 
 
@@ -124,8 +128,14 @@ def _common_options() -> Iterator[str]:
 
 
 def _section(command: Command, level: int) -> Iterator[str]:
+    yield from ("", f"{'#' * level} penstock {command.words}", "")
+    if same := _ALIAS.fullmatch(command.typer.short_help or ""):
+        other = " ".join((*command.words.split()[:-1], same[1]))
+        yield f"The same as [`penstock {other}`](#penstock-{other.replace(' ', '-')})."
+        yield from ("", "Example:", *fence("sh", EXAMPLES[command.words]))
+        return
     about, _, details = inspect.cleandoc(command.typer.help or "").partition("\n\n")
-    yield from ("", f"{'#' * level} penstock {command.words}", "", sentence(about))
+    yield sentence(about)
     if details:
         yield from ("", " ".join(details.split()))
     own = [one for one in command.typer.params if not one.hidden]

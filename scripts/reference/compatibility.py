@@ -96,6 +96,8 @@ def nsq_page() -> str:
 def _page(title: str, name: str, about: str) -> str:
     lines = [head(title, "the tables of features", about)]
     lines += table(("status", "meaning"), STATUSES.items())
+    # `docs/assets/status-filter.js` fills this place; without JavaScript all rows are shown.
+    lines += ["", '<div id="status-filter"></div>']
     lines += ["", "## Overview", *_overview(sections(name))]
     shown = ""
     for section in sections(name):

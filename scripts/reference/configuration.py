@@ -25,7 +25,8 @@ name. It ignores environment variables that begin with `PENSTOCK_` and resemble 
 # The first option of each group, in the order of the table of options.
 _GROUPS: Final[Mapping[str, str]] = {
     "data-dir": "Data folder and API",
-    "broker-http": "Broker: addresses and TLS",
+    "broker-http": "Broker: addresses",
+    "tls-cert": "TLS",
     "auth-http-addresses": "Broker: authorization and directory",
     "max-channel-consumers": "Broker: limits of clients",
     "mem-queue-size": "Broker: memory and retention",
@@ -45,6 +46,7 @@ _KINDS: Final[Mapping[str, str]] = {
     "duration": "a number and a unit (`500ms`, `10s`, `15m`, `36h`, `7d`), or an ISO 8601 period"
     " such as `P30D`",
     "file": "a path; `~` is the home folder",
+    "flag": "no value on the command line; `true` or `false` in the environment and the file",
     "folder": "a path; `~` is the home folder",
     "group": "the name of a group of the operating system",
     "host": "a host name or IP address, without a port",
@@ -77,7 +79,8 @@ def _row(entry: OptionEntry) -> tuple[str, ...]:
     meaning, _, described = entry.help.partition(" [default: ")
     default = described.removesuffix("]") or (f"`{entry.default}`" if entry.default else "none")
     name = f"`{entry.key}` (not on the command line)" if entry.is_secret else f"`{entry.flag}`"
-    return name, f"`{entry.variable}`", entry.kind, default, sentence(meaning)
+    secret = " May be `secret://NAME`." if entry.may_name_secret else ""
+    return name, f"`{entry.variable}`", entry.kind, default, sentence(meaning) + secret
 
 
 def _values() -> Iterator[str]:

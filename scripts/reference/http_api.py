@@ -7,17 +7,23 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from penstock.broker.http.access_rules import ACCESS_RULES, CONFIG
 from penstock.broker.topics.options import NAMES, TopicOptions
+from penstock.services.api.access_rules import FORWARDED, ROUTE_RULES, Needs
 from reference.markdown import head, sentence, table
 from reference.openapi import HttpRoute, RouteGroup, RouteParameter, groups, servers
 
 _ABOUT: Final = """\
 Every HTTP route, with its parameters, body, answer and errors. Answers are JSON unless the page
 describes another form. [Parameters](#parameters) explains the parameters. The router serves this
-description as an OpenAPI 3.1 document at `/openapi.json`; a copy is [openapi.json](openapi.json).
+description as an OpenAPI 3.1 document at `/openapi.json`, which also has the JSON schema of each
+answer; a copy is [openapi.json](openapi.json).
 
-If a token is configured, send `Authorization: Bearer TOKEN` with every request except
-`/status/health`, `/status/ready` and the broker's `/ping`. [Errors](errors.md) lists the codes.
+Send `Authorization: Bearer TOKEN`, or `Authorization: Basic` with a user and password. `/status/health`,
+`/status/ready`, `/docs` and the broker's `/ping` need no credential. While nothing is configured, the user who runs
+the server needs none on the same host. *right* is the right that a request needs: see [Access](../concepts/access.md).
+A request without a valid credential is answered with 401, and one without the right with 403. [Errors](errors.md)
+lists the codes.
 """
 _HOSTS: Final = """\
 Every server answers only requests whose `Host` is a loopback name or address, the configured address,
@@ -50,7 +56,28 @@ def _section(group: RouteGroup) -> Iterator[str]:
     for route in group.routes:
         yield from ("", f"**`{route.method} {route.path}`** {sentence(route.about)}")
         details = [f"- {name}: {text}" for name, text in _details(route) if text]
+        right = _right_at_broker(route) if group.server == "broker" else right_of(route)
+        details.append(f"- right: {right}")
         yield from ("", *details) if details else ()
+
+
+def right_of(route: HttpRoute) -> str:
+    """Return the right that a route of another server than the broker needs."""
+    rules = {(method, _plain(path)): rule for (method, path), rule in ROUTE_RULES.items()}
+    path = _plain(route.path)
+    rule = rules.get((route.method, path))
+    if rule in {None, FORWARDED}:  # an older path of a route of the overlord
+        rule = rules[route.method, path.replace("/coordinator/", "/indexer/", 1)]
+    return f"`{rule}`" if isinstance(rule, Needs) else str(rule)
+
+
+def _plain(path: str) -> str:
+    return re.sub(r"{[^}]*}", "{}", path)
+
+
+def _right_at_broker(route: HttpRoute) -> str:
+    path = CONFIG if route.path.startswith("/config/") else route.path
+    return str(ACCESS_RULES[path][route.method])
 
 
 def _details(route: HttpRoute) -> Iterator[tuple[str, str]]:

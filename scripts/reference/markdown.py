@@ -75,4 +75,4 @@ def written(name: str) -> list[str]:
 def data(name: str) -> Any:
     """Return the content of a file in the folder `data`."""
     file = Path(__file__).parent / "data" / f"{name}.yaml"
-    return yaml.safe_load(file.read_text(encoding="utf-8"))
+    return yaml.load(file.read_text(encoding="utf-8"), yaml.CSafeLoader)

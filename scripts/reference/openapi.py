@@ -13,13 +13,15 @@ import penstock
 from penstock.core.clock import SystemClock
 from penstock.services.api.endpoints import Endpoint
 from penstock.services.api.flow.flow_routes import FlowRoutes
+from reference.answer_schemas import schema_of, schemas
 from reference.markdown import data
 
 _JSON: Final = "application/json"
 _FLOW_ABOUT: Final = "The router forwards these requests to the process of flows."
 _ABOUT: Final = """\
 HTTP API of Penstock: SQL, tasks, supervisors, segments and rules as in Druid, topics as in NSQ, and
-flows. Requests need `Authorization: Bearer TOKEN` if a token is configured.
+flows. Requests need a token or a user and password, except those of the server's own user on the same
+host while nothing is configured.
 """
 
 
@@ -46,7 +48,9 @@ class HttpRoute:
         body: Description of the body; empty: there is none.
         media_type: Media type of the body.
         answer: Description of the answer.
+        schema: Schema of a JSON answer, in the notation of `answer_schemas`; empty: it has none.
         errors: Codes of its own errors, by status.
+        as_answer: Statuses of errors whose body has the form of an answer.
     """
 
     method: str
@@ -56,17 +60,28 @@ class HttpRoute:
     body: str = ""
     media_type: str = _JSON
     answer: str = "JSON."
+    schema: str = ""
     errors: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    as_answer: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
 class RouteGroup:
-    """Routes of one server about one subject."""
+    """Routes of one server about one subject.
+
+    Attributes:
+        title: The subject.
+        server: The server.
+        about: Rules of all of them.
+        routes: The routes.
+        error: Another schema that their errors may have.
+    """
 
     title: str
     server: str
     about: str
     routes: Sequence[HttpRoute]
+    error: str = ""
 
 
 @cache
@@ -85,7 +100,8 @@ def groups() -> Sequence[RouteGroup]:
 
 def _group(raw: Mapping[str, Any]) -> RouteGroup:
     routes = [_route(raw.get("prefix", ""), *one) for one in raw["routes"]]
-    return RouteGroup(raw["title"], raw["server"], raw.get("about", ""), routes)
+    about, error = raw.get("about", ""), raw.get("error", "")
+    return RouteGroup(raw["title"], raw["server"], about, routes, error)
 
 
 def _route(
@@ -100,7 +116,9 @@ def _route(
     return HttpRoute(
         *(method, path, about, parameters, body, media_type or _JSON),
         answer=given.get("answer", "JSON."),
+        schema=given.get("schema", ""),
         errors=dict(_errors(given.get("errors", ""))),
+        as_answer=[int(one) for one in given.get("as_answer", "").split()],
     )
 
 
@@ -124,7 +142,9 @@ def _flow_groups() -> Iterator[RouteGroup]:
 
     endpoints = FlowRoutes(unused, SystemClock()).endpoints
     routes = [_flow_route(one) for one in endpoints]
-    description = HttpRoute("GET", "/flow/openapi.json", "Return the API of flows alone.", ())
+    description = HttpRoute(
+        "GET", "/flow/openapi.json", "Return the API of flows alone.", (), schema="object"
+    )
     metrics = HttpRoute(
         "GET", "/flow/metrics", "Return the metrics of the process of flows.", (), answer="Text."
     )
@@ -138,10 +158,13 @@ def _flow_route(endpoint: Endpoint) -> HttpRoute:
     ]
     codes = {404: ["notFound"], 503: ["unavailable"]}
     body = endpoint.body
+    schema = data("http_answers")["flows"][f"{endpoint.method} {endpoint.path}"]
     return HttpRoute(
         *(endpoint.method, endpoint.path, endpoint.about, parameters),
         body=body.about if body else "",
         media_type=body.media_type if body else _JSON,
+        answer="Bytes." if schema == "bytes" else "JSON.",
+        schema="" if schema == "bytes" else schema,
         errors={status: codes[status] for status in endpoint.errors},
     )
 
@@ -153,14 +176,12 @@ def _described(about: str, default: str | None) -> str:
 
 def document() -> dict[str, object]:
     """Return the OpenAPI document."""
-    paths: dict[str, dict[str, object]] = {}
+    paths: dict[str, dict[str, _Operation]] = {}
     for group in groups():
         for route in group.routes:
             item = paths.setdefault(route.path, {})
-            if group.server not in {"router", "every"}:
-                url = servers()[group.server]["url"]
-                item["servers"] = [{"url": url, "description": servers()[group.server]["name"]}]
-            item[route.method.lower()] = _operation(group, route)
+            operation, method = _operation(group, route), route.method.lower()
+            item[method] = _merged(item[method], operation) if method in item else operation
     return {
         "openapi": "3.1.0",
         "info": {
@@ -169,20 +190,48 @@ def document() -> dict[str, object]:
             "description": " ".join(_ABOUT.split()),
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "servers": [{"url": "/", "description": "Router"}],
-        "security": [{}, {"token": []}],
+        "servers": [_ROUTER],
+        "security": [{}, {"token": []}, {"password": []}],
         "tags": [
             {"name": one.title, **({"description": one.about} if one.about else {})}
             for one in groups()
         ],
         "paths": paths,
         "components": {
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-            "schemas": {"Error": _ERROR, "BrokerError": _BROKER_ERROR},
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "password": {"type": "http", "scheme": "basic"},
+            },
+            "schemas": {"Error": _ERROR, "BrokerError": _BROKER_ERROR, **schemas()},
         },
     }
 
 
+_Operation = dict[str, Any]
+
+
+def _merged(first: _Operation, second: _Operation) -> _Operation:
+    """Return one operation for two servers that serve the same path, each in its own way."""
+    responses = {**first["responses"], **second["responses"]}
+    for status in first["responses"].keys() & second["responses"].keys():
+        one, other = first["responses"][status], second["responses"][status]
+        forms = [each["content"][_JSON]["schema"] for each in (one, other) if "content" in each]
+        different = forms if forms[:1] != forms[1:] else forms[:1]
+        content = {_JSON: {"schema": different[0] if len(different) == 1 else {"anyOf": different}}}
+        responses[status] = {**one, **({"content": content} if forms else {})}
+    parameters = [*first.get("parameters", []), *second.get("parameters", [])]
+    both = ("servers", "tags")
+    return {
+        **first,
+        **{name: [*first.get(name, [_ROUTER]), *second.get(name, [_ROUTER])] for name in both},
+        "summary": f"{first['servers'][0]['description']}: {first['summary']} Others: "
+        f"{second['summary']}",
+        "responses": responses,
+        **({"parameters": parameters} if parameters else {}),
+    }
+
+
+_ROUTER: Final = {"url": "/", "description": "Router"}
 _ERROR: Final = {
     "type": "object",
     "required": ["error", "errorCode"],
@@ -190,30 +239,47 @@ _ERROR: Final = {
         "error": {"type": "string", "description": "What is wrong, where, and what to do."},
         "errorCode": {"type": "string"},
         "dependency": {"type": "string", "description": "The dependency that does not work."},
+        "errorMessage": {"type": "string", "description": "The text, as in Druid."},
+        "persona": {"type": "string", "description": "`USER` or `OPERATOR`, as in Druid."},
+        "category": {"type": "string", "description": "Kind of the error, as in Druid."},
+        "context": {"type": "object", "description": "Place of the error, as in Druid."},
         "problems": {"type": "array", "items": {"type": "object"}},
     },
 }
 _BROKER_ERROR: Final = {
     "type": "object",
     "required": ["message"],
-    "properties": {"message": {"type": "string", "description": "The code of the error."}},
+    "properties": {
+        "message": {"type": "string", "description": "The code of the error."},
+        "https_port": {"type": "integer", "description": "The port that serves TLS."},
+    },
 }
 
 
-def _operation(group: RouteGroup, route: HttpRoute) -> dict[str, object]:
+def _operation(group: RouteGroup, route: HttpRoute) -> _Operation:
     schema = "BrokerError" if group.server == "broker" else "Error"
-    refused = {_JSON: {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
+    usual = {"$ref": f"#/components/schemas/{schema}"}
+    refusal = {"anyOf": [usual, schema_of(group.error)]} if group.error else usual
+    refused = {_JSON: {"schema": refusal}}
+    own = [schema_of(route.schema)] if route.schema else []
+    either = {_JSON: {"schema": {"anyOf": [refused[_JSON]["schema"], *own]}}}
     errors = {
-        str(status): {"description": ", ".join(codes) or "Not ready.", "content": refused}
+        str(status): {
+            "description": ", ".join(codes) or "Not ready.",
+            "content": either if status in route.as_answer else refused,
+        }
         for status, codes in route.errors.items()
     }
     others = {"default": {"description": "An error.", "content": refused}}
-    operation: dict[str, object] = {
+    operation: _Operation = {
         "operationId": _operation_id(route),
         "tags": [group.title],
         "summary": route.about,
         "responses": {"200": _answer(route), **errors, **others},
     }
+    if group.server not in {"router", "every"}:
+        url = servers()[group.server]["url"]
+        operation["servers"] = [{"url": url, "description": servers()[group.server]["name"]}]
     if route.parameters:
         operation["parameters"] = [
             {
@@ -236,8 +302,8 @@ def _operation(group: RouteGroup, route: HttpRoute) -> dict[str, object]:
 
 def _answer(route: HttpRoute) -> dict[str, object]:
     answer: dict[str, object] = {"description": route.answer}
-    if "JSON" in route.answer:
-        answer["content"] = {_JSON: {"schema": {}}}
+    if route.schema:
+        answer["content"] = {_JSON: {"schema": schema_of(route.schema)}}
     return answer
 
 

@@ -10,6 +10,7 @@ from reference import (
     cli,
     compatibility,
     configuration,
+    druid_sql_functions,
     errors,
     events,
     flow_files,
@@ -18,8 +19,10 @@ from reference import (
     openapi,
     processors,
     python_client,
+    python_processors,
     specs,
     sql,
+    sql_metadata_tables,
     transitions,
 )
 
@@ -29,6 +32,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "docs/reference/cli.md": cli.page,
     "docs/reference/configuration.md": configuration.page,
     "docs/reference/druid-compatibility.md": compatibility.druid_page,
+    "docs/reference/druid-sql-functions.md": druid_sql_functions.page,
     "docs/reference/errors.md": errors.page,
     "docs/reference/events.md": events.page,
     "docs/reference/flow-files.md": flow_files.page,
@@ -38,8 +42,10 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "docs/reference/openapi.json": openapi.text,
     "docs/reference/processors.md": processors.page,
     "docs/reference/python-client.md": python_client.page,
+    "docs/reference/python-processors.md": python_processors.page,
     "docs/reference/specs.md": specs.page,
     "docs/reference/sql.md": sql.page,
+    "docs/reference/sql-metadata-tables.md": sql_metadata_tables.page,
     # The router serves this copy at /openapi.json.
     "src/penstock/services/api/openapi.json": openapi.text,
 }

@@ -146,6 +146,33 @@ processors:
 connections:
   - {from: List.success, to: Log}
 """,
+    "LookupAttribute": """
+name: name-countries
+processors:
+  Listen: {type: ListenHTTP, properties: {port: 9000, header_attributes: 'X-Country'}}
+  Name:
+    type: LookupAttribute
+    properties: {lookup_name: countries, key: '${X-Country}', country.name: name}
+    auto_terminated: [unmatched, failure]
+  Publish: {type: PublishTopic, properties: {topic: orders}, auto_terminated: [success, failure]}
+connections:
+  - {from: Listen.success, to: Name}
+  - {from: Name.matched, to: Publish}
+""",
+    "LookupRecord": """
+name: name-countries-of-records
+processors:
+  Read: {type: GetFile, properties: {folder: /data/in}}
+  Name:
+    type: LookupRecord
+    properties: {input_format: csv, output_format: json-lines, lookup_name: countries,
+      key_field: country, country_name: name}
+    auto_terminated: failure
+  Write: {type: PutFile, properties: {folder: /data/out}, auto_terminated: [success, failure]}
+connections:
+  - {from: Read.success, to: Name}
+  - {from: Name.success, to: Write}
+""",
     "MergeRecord": """
 name: merge
 processors:

@@ -46,6 +46,9 @@ GROUPS: Final = (
             "KillSpec": "Task `kill`",
             "NoopSpec": "Task `noop`",
             "SqlIngestSpec": "Task `query_controller`",
+            "SparkWriteSpec": "Task `index_spark`",
+            "SparkFile": "`files` of `index_spark`",
+            "SparkBatch": "`batch` of `index_spark`",
             "ExternTable": "`externs` of `query_controller`",
             "ExternColumn": "Columns of `externs`",
         },
@@ -113,8 +116,10 @@ GROUPS: Final = (
             "LocalInput": "Input source `local`",
             "HttpInput": "Input source `http`",
             "InlineInput": "Input source `inline`",
+            "UploadInput": "Input source `upload`",
             "StoredInput": "Input sources of object stores",
             "ObjectPath": "Objects of an object store",
+            "S3Keys": "`properties` of `s3`",
             "DruidInput": "Input source `druid`",
             "DatabaseInput": "Input source `sql`",
             "PostgresDatabase": "Database `postgresql`",
@@ -177,6 +182,15 @@ GROUPS: Final = (
             "IntervalRule": "Rules `loadByInterval` and `dropByInterval`",
             "PeriodRule": "Rules `loadByPeriod` and `dropByPeriod`",
             "BeforePeriodRule": "Rule `dropBeforeByPeriod`",
+        },
+    ),
+    Group(
+        "Lookups",
+        "A lookup is a small table that queries and flows join by name. Declare it with"
+        " `penstock lookup apply FILE`.",
+        {
+            "LookupSpec": "Spec of a lookup",
+            "LookupColumn": "Columns of a lookup",
         },
     ),
     Group(
@@ -253,6 +267,15 @@ EXAMPLES: Final[Mapping[str, str]] = {
 {"dataSource": "clicks", "granularitySpec": {"segmentGranularity": "month"}}""",
     "RuleList": """\
 [{"type": "loadByPeriod", "period": "P30D"}, {"type": "dropForever"}]""",
+    "LookupSpec": """\
+{
+  "name": "countries",
+  "inputSource": {"type": "http", "uris": ["https://data.example.com/countries.csv"]},
+  "inputFormat": {"type": "csv", "findColumnsFromHeader": true},
+  "key": "code",
+  "columns": [{"name": "name"}, {"name": "population", "type": "long"}],
+  "refreshPeriod": "PT1H"
+}""",
     "Aggregator": """\
 {"type": "longSum", "name": "bytes", "fieldName": "bytes"}""",
     "Transform": """\

@@ -59,6 +59,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "name": "the column",
     "Dimension.type": "`json` and `auto` are kept as text, nested values as JSON text",
     "maxStringLength": "longer text is cut to this number of characters; lists are not cut",
+    "createBitmapIndex": "whether files have a Bloom filter of the values, if there are many: by default"
+    " for `string`; possible for `long`",
     "multiValueHandling": "`sorted_array`: the values of a list as text, in order; `sorted_set`:"
     " the same without duplicates; otherwise, and when left out, the list is kept as it was sent,"
     " as JSON text",
@@ -84,6 +86,19 @@ MEANINGS: Final[Mapping[str, str]] = {
     "transforms": "computed columns; each sees the fields of the row, not the other transforms",
     "filter": "rows that do not match the filter are dropped and counted",
     "expression": "Spark SQL, or [Druid's language](#expressions)",
+    # lookups
+    "LookupSpec.name": "the name, by which queries and flows join it; up to 64 bytes, no dot, no slash",
+    "map": "the rows themselves: texts by their keys, in the columns `k` and `v`",
+    "LookupSpec.inputSource": "files with the rows: `local`, `http` or an object store",
+    "LookupSpec.inputFormat": "the format of the files",
+    "LookupSpec.key": "the column with the keys, which are texts; each row has one",
+    "LookupSpec.columns": "the other columns; `LOOKUP` returns the first one",
+    "LookupColumn.name": "the name, as in the files",
+    "LookupColumn.type": "the type of its values",
+    "duplicates": "`refuse`: two rows with the same key are an error; `last`: the last one counts",
+    "refreshPeriod": "time between two reads of the files, `PT10S` or longer; read once when left out",
+    "maxRows": "more rows are an error",
+    "maxBytes": "more bytes in memory are an error",
     # filters
     "dimension": "the column, compared as text",
     "FalseFilter.type": "matches no row",
@@ -210,10 +225,16 @@ MEANINGS: Final[Mapping[str, str]] = {
     "LocalInput.baseDir": "a folder that every worker can read",
     "LocalInput.filter": "a pattern of the names in it, such as `*.json`",
     "files": "list of files",
+    "uploads": "ids of files that were sent to [`POST /penstock/v1/uploads`](http-api.md#uploads) by the"
+    " principal that submits the task",
     "HttpInput.uris": "`http` or `https`",
     "httpAuthenticationUsername": "user name for basic authentication",
-    "httpAuthenticationPassword": "the password, preferably from an environment variable",
-    "requestHeaders": "additional headers",
+    "httpAuthenticationPassword": "the password, best `secret://NAME`",
+    "accessKeyId": "the name of the secret with the id of the key, `secret://NAME`",
+    "secretAccessKey": "the name of the secret with the key, `secret://NAME`",
+    "StoredInput.properties": "keys of the store, only for `s3`; without them, those where tasks"
+    " run",
+    "requestHeaders": "additional headers; a value may be `secret://NAME`",
     "variable": "the name, which begins with `PENSTOCK_INPUT_`",
     "data": "the rows, as text in the format",
     "database": "the connection to the database",
@@ -276,8 +297,23 @@ MEANINGS: Final[Mapping[str, str]] = {
     "clusteredBy": "dimensions by whose ranges rows are distributed over segments",
     "rowsPerSegment": "approximate number of rows in a segment",
     "externs": "files that the query reads as tables",
+    "reads": "set by the server: the datasources that the query may read, because its submitter may",
     "SqlIngestSpec.maxParseExceptions": "maximum number of unparseable rows of `externs`; -1:"
     " unlimited, but a table with no other rows fails the task",
+    "SparkWriteSpec.files": "the files that the workers of Spark have written",
+    "SparkWriteSpec.rows": "number of rows that Spark wrote, before roll-up",
+    "SparkWriteSpec.unparseable": "number of rows without a usable time, which were left out",
+    "SparkWriteSpec.maxParseExceptions": "maximum number of such rows; -1: unlimited",
+    "SparkWriteSpec.converts": "whether the files are of an Iceberg client: the task writes segments"
+    " of their rows",
+    "SparkWriteSpec.overwrite": "the intervals to replace, `all`, or `chunks`: the time chunks that"
+    " have rows; null appends",
+    "SparkWriteSpec.batch": "the batch of a streaming query that the files have",
+    "SparkFile.name": "name of the file, as the router returned it",
+    "SparkFile.rows": "number of its rows",
+    "SparkFile.bytes": "its size",
+    "SparkBatch.queryId": "id of the query, from its checkpoint",
+    "SparkBatch.batchId": "number of the batch; each is published once",
     "signature": "the columns of the table",
     "ExternColumn.type": "the type of its values; `complex<json>` is JSON text",
     "taskPriority": "priority of the tasks",
@@ -311,6 +347,11 @@ MEANINGS: Final[Mapping[str, str]] = {
     "maxSlotRatioByType": "for each type of task the maximum share of the slots of a worker",
 }
 
+_LOOKUP_FIELDS: Final = (
+    *("name", "map", "inputSource", "inputFormat", "key", "columns", "duplicates"),
+    *("refreshPeriod", "maxRows", "maxBytes"),
+)
+
 OURS: Final = frozenset(
     {
         "IoConfig.baseDir",
@@ -318,6 +359,7 @@ OURS: Final = frozenset(
         "IoConfig.deadLetterTopic",
         "TuningConfig.maxRowsPerPersist",
         "TuningConfig.maxBytesPerPersist",
+        "UploadInput.uploads",
         "SqlIngestSpec.sql",
         "SqlIngestSpec.query",
         "SqlIngestSpec.overwrite",
@@ -326,8 +368,21 @@ OURS: Final = frozenset(
         "SqlIngestSpec.rowsPerSegment",
         "SqlIngestSpec.externs",
         "SqlIngestSpec.maxParseExceptions",
+        "SqlIngestSpec.reads",
         "SqlIngestSpec.dataSource",
+        *(
+            f"SparkWriteSpec.{name}"
+            for name in (
+                *("dataSchema", "files", "rows", "unparseable"),
+                *("maxParseExceptions", "overwrite", "batch", "converts"),
+            )
+        ),
+        *(f"SparkFile.{name}" for name in ("name", "rows", "bytes")),
+        *(f"SparkBatch.{name}" for name in ("queryId", "batchId")),
         "RuleList.rules",
+        *(f"LookupSpec.{name}" for name in _LOOKUP_FIELDS),
+        "LookupColumn.name",
+        "LookupColumn.type",
     }
 )
 

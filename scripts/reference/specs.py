@@ -20,6 +20,7 @@ from penstock.indexing.overlord.runner.worker_config import WorkerConfig
 from penstock.indexing.specs.batch.batch_task_specs import KillSpec, NoopSpec
 from penstock.indexing.specs.batch.compact import CompactSpec
 from penstock.indexing.specs.batch.index_parallel import IndexParallelSpec
+from penstock.indexing.specs.batch.spark_write import SparkWriteSpec
 from penstock.indexing.specs.batch.sql_ingest import SqlIngestSpec
 from penstock.indexing.specs.compaction import (
     ClusterCompaction,
@@ -32,6 +33,7 @@ from penstock.indexing.specs.druid_expressions.functions import (
     TEMPLATES,
     TIME_FUNCTIONS,
 )
+from penstock.indexing.specs.lookup_spec import LookupSpec
 from penstock.indexing.specs.retention_rules import RuleList
 from penstock.indexing.specs.spec_base import SpecModel
 from penstock.indexing.specs.supervisor_spec import SupervisorSpec
@@ -46,10 +48,12 @@ ROOTS: Final[tuple[type[SpecModel], ...]] = (
     KillSpec,
     NoopSpec,
     SqlIngestSpec,
+    SparkWriteSpec,
     CompactionSupervisorSpec,
     CompactionConfig,
     ClusterCompaction,
     RuleList,
+    LookupSpec,
     WorkerConfig,
 )
 _ABOUT: Final = """\
@@ -93,6 +97,7 @@ _CHECKED: Final = {
     "check_supervisor_id": "name",
     "_check_column_name": "name",
     "check_task_id": "name",
+    "_name": "name",
     "_check_id": "name",
     "_check_context": "object",
 }

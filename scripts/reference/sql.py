@@ -6,11 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
-from penstock.core import sql_sizes, sql_text, sql_values
+from penstock.core import sql_sizes
+from penstock.core.sql import call_check, sizes, values
+from penstock.fastpath.sql_service import DEFAULT_ENGINE
 from penstock.services.api.sql_results import CONTENT_TYPES
 from penstock.spark.schema_columns import _DIMENSION_TYPES, _METRIC_TYPES
+from penstock.spark.sql import constant_work
 from penstock.spark.sql.service import SqlOptions
-from penstock.spark.sql.sql_dialect import _NO_FUNCTION, _SYSTEM_TABLES, FUNCTIONS
 from reference.markdown import head, sentence, table, written
 
 _ABOUT: Final = """\
@@ -30,18 +32,23 @@ must be written as `map('rowTag', 'item')`. `${…}` is refused in any statement
 parameter. A text with a line that begins with `+- ` or `:- ` is refused.
 """
 _DRUID: Final = """\
-An error for a function that only Druid has says what to write instead. In these examples `text`,
-`number`, `tags` (a list, which is stored as JSON text), `json`, `hll` and `theta` (sketches) are
-columns.
+Functions that only Druid has are translated where Spark can express them exactly; other calls are refused,
+and the error says what to write instead. [Druid SQL functions](druid-sql-functions.md) lists all of them
+with examples. The schema `druid` may stand before a datasource, and `EXPLAIN PLAN FOR` is accepted.
 """
 _OTHER_FORMS: Final = (
-    ("`FLOOR(__time TO DAY)`", "`date_trunc('DAY', __time)`"),
+    ("`CROSS JOIN UNNEST(tags) AS t (tag)`", "The same: a row for each value of a list."),
+    ("`ARRAY['a', 'b']`", "The same; of one value that is not a text: `array(1)`."),
     (
-        "`CROSS JOIN UNNEST(tags) AS t (tag)`",
-        "`LATERAL VIEW explode(from_json(tags, 'ARRAY<STRING>')) t AS tag`",
+        "`JSON_OBJECT(KEY 'a' VALUE b)`, `JSON_VALUE(json, '$.a' RETURNING BIGINT)`",
+        "The same, see [the functions](druid-sql-functions.md#json).",
     ),
-    ("`INFORMATION_SCHEMA`", "`SHOW TABLES`, `DESCRIBE datasource`"),
-    ("`EXPLAIN PLAN FOR`", "`EXPLAIN`"),
+    ("`INFORMATION_SCHEMA`, `sys`", "[Metadata tables](sql-metadata-tables.md), as in Druid."),
+    ("`lookup.NAME`, `LOOKUP(key, 'name')`", "[Lookups](../howto/join-a-lookup.md), as in Druid."),
+    ("`CAST(a AS VARCHAR)`", "The same: a text of any length."),
+    ("`a / b` of whole numbers", "Differs: the quotient has a fraction; write `a DIV b`."),
+    ("`'\\s+'`", "Differs: a backslash in a text is written twice, or as `r'\\s+'`."),
+    ("`COUNT(DISTINCT a)`", "Differs: exact; write `APPROX_COUNT_DISTINCT(a)`."),
 )
 _CONTEXT: Final = (
     (
@@ -63,6 +70,19 @@ _CONTEXT: Final = (
     ("useProjection", "text", "Only this projection may answer. If it cannot, the error says why."),
     ("forceProjections", "`true`, `false`", "A projection must answer."),
     ("noProjections", "`true`, `false`", "No projection may answer."),
+    (
+        "engine",
+        "`auto`, `spark`, `fast`",
+        (
+            "`fast`: the fast engine or an error; `auto`: Spark where it does not answer; default:"
+            f" `{DEFAULT_ENGINE}`."
+        ),
+    ),
+    (
+        "useResultLevelCache",
+        "`true`, `false`",
+        "Whether the fast engine may return the kept answer of an equal query; default: `true`.",
+    ),
 )
 
 
@@ -84,7 +104,7 @@ def page() -> str:
 
 def _refused() -> Iterator[str]:
     by_reason: defaultdict[str, list[str]] = defaultdict(list)
-    for name, reason in sql_text._FORBIDDEN_CALLS.items():  # noqa: SLF001 - the table of the page
+    for name, reason in call_check.REFUSED_FUNCTIONS.items():
         by_reason[reason].append(f"`{name}`")
     rows = [(", ".join(names), sentence(reason)) for reason, names in by_reason.items()]
     yield from table(("refused function", "reason"), rows)
@@ -92,14 +112,7 @@ def _refused() -> Iterator[str]:
 
 def _druid() -> Iterator[str]:
     yield from ("", "## Functions of Druid", "", *_DRUID.splitlines())
-    rows = [(f"`{name}`", f"`{text}`") for name, text in sorted(FUNCTIONS.items())]
-    rows += [(f"`{name}`", sentence(text)) for name, text in _NO_FUNCTION.items()]
-    yield from table(("Druid", "Spark SQL"), rows)
-    rows = [
-        *_OTHER_FORMS,
-        *((f"`sys.{name}`", sentence(text)) for name, text in _SYSTEM_TABLES.items()),
-    ]
-    yield from table(("other forms of Druid", "here"), rows)
+    yield from table(("forms of Druid", "here"), _OTHER_FORMS)
 
 
 def _types() -> Iterator[str]:
@@ -126,16 +139,23 @@ def _limits() -> Iterator[str]:
         ("characters of a statement", f"{sql_sizes.TEXT_MAX:,}"),
         ("words of a statement", f"{sql_sizes.TOKENS_MAX:,}"),
         ("parentheses within each other", f"{sql_sizes.NESTING_MAX:,}"),
-        ("operators within each other", f"{sql_sizes.DEPTH_MAX:,}"),
+        ("operators within each other", f"{sizes.DEPTH_MAX:,}"),
         (
             "values of an `IN` list",
-            f"{sql_sizes.IN_MAX:,} constants, or {sql_sizes.IN_COMPUTED_MAX:,} expressions",
+            f"{sizes.IN_MAX:,} constants, or {sizes.IN_COMPUTED_MAX:,} expressions",
         ),
-        ("tables, after names of `WITH` are replaced", f"{sql_sizes.TABLES_MAX:,}"),
-        ("set operators such as `UNION` in a row", f"{sql_sizes.UNIONS_MAX:,}"),
-        ("pipes (`\\|>`)".replace("\\", ""), f"{sql_sizes.PIPES_MAX:,}"),
-        ("grouping sets", f"{sql_sizes.GROUPING_SETS_MAX:,}"),
-        ("size of one computed value", f"{sql_values.VALUE_BYTES_MAX >> 20} MiB"),
+        ("tables, after names of `WITH` are replaced", f"{sizes.TABLES_MAX:,}"),
+        ("set operators such as `UNION` in a row", f"{sizes.UNIONS_MAX:,}"),
+        ("pipes (`\\|>`)".replace("\\", ""), f"{sizes.PIPES_MAX:,}"),
+        ("grouping sets", f"{sizes.GROUPING_SETS_MAX:,}"),
+        ("size of one computed value", f"{values.VALUE_BYTES_MAX >> 20} MiB"),
+        (
+            "characters and elements of constants that `repeat`, `sequence` and the like make",
+            (
+                f"{constant_work.MADE_MAX:,} together; {constant_work.COSTLY_MAX:,} each, if the"
+                " query calls `regexp_replace`, `split` or another function that makes more of them"
+            ),
+        ),
     ]
     yield from ("", "## Limits")
     yield from table(("of a query", "maximum"), rows)
