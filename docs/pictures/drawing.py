@@ -11,6 +11,7 @@ can stand inside a page with a strict Content-Security-Policy.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -104,6 +105,7 @@ class Picture:
     title: str
     description: str
     _parts: list[str] = field(default_factory=list)
+    _labels: list[str] = field(default_factory=list)
     _boxes: list[Box] = field(default_factory=list)
     _problems: list[str] = field(default_factory=list)
 
@@ -179,17 +181,23 @@ class Picture:
         points = (start, *via, end)
         path = " ".join(f"{x:g},{y:g}" for x, y in points)
         dash = ' stroke-dasharray="5 4"' if dashed else ""
-        tail = ' marker-start="url(#head)"' if both else ""
+        tail = f' marker-start="url(#{self._head})"' if both else ""
         self._parts.append(
             f'<polyline points="{path}" fill="none" stroke="{FAINT}" stroke-width="1.5"{dash}{tail}'
-            ' marker-end="url(#head)" class="p-line"/>'
+            f' marker-end="url(#{self._head})" class="p-line"/>'
         )
         if text:
             parts = itertools.pairwise(points)
             (x1, y1), (x2, y2) = max(parts, key=lambda p: abs(p[0][0] - p[1][0]))
             x, y = at or ((x1 + x2) / 2, (y1 + y2) / 2 - 9)
-            for number, line in enumerate(text.split("\n")):
-                self._text(x, y + 13 * number, line, size=SMALL, anchor="middle", faint=True)
+            # The outline of the letters is the paper, so that no line runs through a label.
+            self._labels += [
+                f'<text x="{x:g}" y="{y + 13 * number:g}" font-size="{SMALL}" text-anchor="middle"'
+                f' dominant-baseline="central" fill="{FAINT}" stroke="{PAPER}" stroke-width="4"'
+                ' stroke-linejoin="round" paint-order="stroke" class="p-faint p-label">'
+                f"{escape(line)}</text>"
+                for number, line in enumerate(text.split("\n"))
+            ]
 
     def steps(
         self, top: float, height: float, steps: Sequence[tuple[str, Kind]], *, width: float = 132
@@ -258,19 +266,24 @@ class Picture:
         ]
         return found
 
+    @property
+    def _head(self) -> str:
+        """Identifier of the head of arrows, which no other picture of a page may have."""
+        return "head-" + re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
+
     def svg(self) -> str:
-        """Return the file."""
+        """Return the file; labels of arrows lie above everything else."""
         name = quoteattr(self.title)
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}"'
             f' width="{self.width}" height="{self.height}" role="img" aria-label={name}'
             f' font-family="{FONT}" class="picture">\n'
             f"<title>{escape(self.title)}</title>\n<desc>{escape(self.description)}</desc>\n"
-            '<defs><marker id="head" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7"'
+            f'<defs><marker id="{self._head}" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7"'
             ' markerHeight="7" orient="auto-start-reverse">'
             f'<path d="M0 0L10 5L0 10z" fill="{FAINT}" class="p-head"/></marker></defs>\n'
             f'<rect width="{self.width}" height="{self.height}" fill="{PAPER}" class="p-paper"/>\n'
-            + "\n".join(self._parts)
+            + "\n".join(self._parts + self._labels)
             + "\n</svg>\n"
         )
 
