@@ -15,8 +15,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mailbox_kit import InlineLanes
-
 from benchmarks.processes import peak_mib
 from benchmarks.table import Row, print_rows
 from penstock.core.intervals import Interval, format_time
@@ -38,6 +36,7 @@ from penstock.segments.segment import Segment
 from penstock.segments.shard_spec import ShardSpec
 from penstock.storage.metadata import MetadataStore, PublishRequest
 from penstock.testing.clock import VirtualClock
+from tests.harness.mailbox_kit import InlineLanes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

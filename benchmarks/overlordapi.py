@@ -18,26 +18,15 @@ import httpx
 from starlette.applications import Starlette
 
 from benchmarks.table import Row, against, print_rows
-from penstock.indexing.overlord import Overlord, OverlordPorts
-from penstock.mailbox import MailboxThread
-from penstock.mailbox.lanes import ThreadLanes
+from penstock.core.access.access_control import AccessControl
 from penstock.services.api.asgi import application
-from penstock.services.api.indexer.overlord_routes import OverlordParts, overlord_routes
-from penstock.storage.metadata import MetadataStore, TaskRow
+from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
+from tests.services.large_installation_kit import TASKS, keep_tasks, leading
 
 PREFIX = "/druid/indexer/v1"
 REPEATS = 7
-TASKS = 10_000
 AIM_MS = 100.0
-
-
-class NoWorkers:
-    """Nothing runs: all active tasks are pending."""
-
-    def workers(self) -> tuple[()]:
-        """Return none."""
-        return ()
 
 
 async def best_ms(app: Starlette, path: str) -> tuple[float, int, int]:
@@ -53,52 +42,20 @@ async def best_ms(app: Starlette, path: str) -> tuple[float, int, int]:
         return min(taken), len(answer.content), len(answer.json())
 
 
-def fill(store: MetadataStore, tasks: int, state: str) -> None:
-    """Keep tasks of a state."""
-    for number in range(tasks):
-        task_id = f"{state.lower()}_{number:06}"
-        payload = {"type": "noop", "id": task_id, "dataSource": f"d{number % 50}"}
-        store.tasks.insert_new(
-            [TaskRow(task_id, f"d{number % 50}", "noop", task_id, payload, state=state)]
-        )
-
-
 def run(tasks: int = TASKS) -> list[Row]:
     """Fill a store, lead, and ask."""
     clock = VirtualClock()
     found = []
     with tempfile.TemporaryDirectory() as folder:
         store = MetadataStore.open(f"sqlite:///{Path(folder)}/metadata.db", clock=clock)
-        fill(store, tasks, "RUNNING")
-        fill(store, tasks, "SUCCESS")
-        mailbox = MailboxThread("overlord", clock=clock, daemon=True)
-        lanes, lock_lanes = ThreadLanes("overlord"), ThreadLanes("locks")
-        overlord = Overlord(
-            mailbox.processor,
-            OverlordPorts(
-                metadata=store,
-                broker=None,  # type: ignore[arg-type]  # no supervisor asks for it
-                peons=None,  # type: ignore[arg-type]  # as above
-                workers=NoWorkers(),
-                lanes=lanes,
-                lock_lanes=lock_lanes,
-                clock=clock,
-                new_token=str,
-            ),
-        )
-        mailbox.start()
-        overlord.start().result(60)
-        parts = OverlordParts(overlord, NoWorkers(), "http://o", clock, lambda *_: None)
-        app = application(overlord_routes(parts))
-        for path in ("pendingTasks", "completeTasks", "tasks", "tasks?datasource=d7&max=100"):
-            took_ms, size, count = asyncio.run(best_ms(app, f"{PREFIX}/{path}"))
-            name = f"GET {path}: {count:,} tasks, {size / 1e6:.1f} MB"
-            found.append(against(name, took_ms, "ms", "aim", AIM_MS, "< 1"))
-        overlord.stop().result(60)
-        mailbox.stop()
-        mailbox.join(10)
-        lanes.close()
-        lock_lanes.close()
+        keep_tasks(store, tasks, "RUNNING")
+        keep_tasks(store, tasks, "SUCCESS")
+        with leading(store, clock) as routes:
+            app = application(routes, access=AccessControl.open())
+            for path in ("pendingTasks", "completeTasks", "tasks", "tasks?datasource=d7&max=100"):
+                took_ms, size, count = asyncio.run(best_ms(app, f"{PREFIX}/{path}"))
+                name = f"GET {path}: {count:,} tasks, {size / 1e6:.1f} MB"
+                found.append(against(name, took_ms, "ms", "aim", AIM_MS, "< 1"))
         store.close()
     return found
 

@@ -147,3 +147,12 @@ def cpu_s(pid: int) -> float:
     """Return the processor time that a process took."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def running_s(pid: int) -> float:
+    """Return the processor time of the threads that a process has, to the nanosecond.
+
+    For short measurements: `cpu_s` counts in hundredths of a second, but also ended threads.
+    """
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((one / "schedstat").read_text().split()[0]) for one in threads) / 1e9

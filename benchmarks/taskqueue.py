@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import orjson
-from mailbox_kit import InlineLanes, StepLanes, settle
 
 from benchmarks.table import Row, against, print_rows, start_timer
 from penstock.indexing.lockbox.lock_store import MetadataLockStore
@@ -36,6 +35,7 @@ from penstock.mailbox import MailboxProcessor
 from penstock.mailbox.event_mail import EventMail
 from penstock.storage.metadata import MetadataStore, TaskFilter
 from penstock.testing.clock import VirtualClock
+from tests.harness.mailbox_kit import InlineLanes, StepLanes, settle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -28,16 +28,18 @@ def in_turns(
     *,
     rounds: int = ROUNDS,
     aim: str = "",
+    peer: str = "plain PySpark",
 ) -> Row:
-    """Return rows a second beside those of plain PySpark.
+    """Return rows a second beside those of a peer.
 
     Args:
         name: Name of the row.
         rows: How many rows each run takes.
         ours: Runs Penstock once, and returns its seconds.
-        plain: Runs the plain job once, and returns its seconds.
+        plain: Runs the peer once, and returns its seconds.
         rounds: How many rounds count, after the first ones, which warm up.
         aim: The ratio that must be reached.
+        peer: Name of the peer.
     """
     pairs = []
     for number in range(WARM_UP_ROUNDS + rounds):
@@ -47,7 +49,7 @@ def in_turns(
         else:
             ours_s = ours()
             plain_s = plain()
-        shown = f"ours {ours_s:.2f} s, plain {plain_s:.2f} s, ratio {plain_s / ours_s:.2f}"
+        shown = f"ours {ours_s:.2f} s, {peer} {plain_s:.2f} s, ratio {plain_s / ours_s:.2f}"
         print(f"  {name}: {shown}", file=sys.stderr, flush=True)
         pairs.append((ours_s, plain_s))
     counted = pairs[WARM_UP_ROUNDS:]
@@ -55,7 +57,7 @@ def in_turns(
         name,
         rows / median(ours_s for ours_s, _ in counted),
         "rows/s",
-        "plain PySpark",
+        peer,
         rows / median(plain_s for _, plain_s in counted),
         median(plain_s / ours_s for ours_s, plain_s in counted),
         aim,
