@@ -7,11 +7,13 @@ import gc
 import os
 import re
 import shutil
+import socket
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
@@ -22,6 +24,9 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 from penstock.core.threads import DEATHS, Deaths
+
+if TYPE_CHECKING:
+    from penstock.testing.server import LocalPenstock
 
 # `make soak ARGS="properties"` runs the profile `soak`, seed after seed.
 settings.register_profile("dev", max_examples=15, deadline=None)
@@ -73,8 +78,8 @@ if PROFILE == "dev":
 
 # What starts systems goes to one process, as several at a time starve each other; what needs Spark
 # to another, so that one Spark is started; the rest is dealt by files. The systems that share a
-# Spark (`shared_spark`) come in the middle of the rest: later than those above, and not last,
-# because everybody else would wait for the process that has them.
+# Spark (`shared_spark`) come after the longest files of the rest: later than those above, and early
+# enough that the others have files until the process that has them ends.
 LANES = ("system", "spark")
 # The first two processes take these lanes, whose tests often wait: the others run meanwhile.
 LANE_PROCESSES = ("gw0", "gw1")
@@ -82,9 +87,15 @@ NICENESS = 4
 LATER = "system, later"
 LATER_FILES = frozenset(
     {
+        "test_analysts_requests.py",
+        "test_analysts_tools.py",
         "test_backup.py",
         "test_case_of_columns.py",
+        "test_console.py",
+        "test_console_load.py",
+        "test_console_tutorial.py",
         "test_database_task.py",
+        "test_delta_readers.py",
         "test_manual.py",
         "test_moved_folder.py",
         "test_role_loops.py",
@@ -97,20 +108,31 @@ LATER_FILES = frozenset(
         "test_testing_page.py",
     }
 )
-# Long files of Spark tests that start a Spark of their own, or need none.
-OWN_SPARK_FILES = frozenset(
+# Systems that are one process, and cost the others little: dealt as the rest is.
+SMALL_SYSTEMS = frozenset(
+    {
+        "test_access_on_full_disk.py",
+        "test_manual_kit.py",
+        "test_testing_server.py",
+        "test_tls_broker.py",
+    }
+)
+# A parameter that is the Spark of the lane. Files of Spark tests without one start a Spark of their
+# own, or need none: they are dealt as the rest is.
+OF_THE_SPARK = re.compile(r"[( ](engine|sessions|spark|spark_server): ")
+# Of the rest the folders with the longest files, which come before the systems that share a Spark,
+# and long files of others, which come right after them: at the end others would wait for one.
+LONG = ("simulation", "system", "tests")
+LONG_FILES = frozenset(
     {
         "test_database_rows.py",
         "test_input_bombs.py",
         "test_killed_spark.py",
         "test_large_answers.py",
         "test_parsing.py",
+        "test_record_bombs.py",
     }
 )
-# Of the rest the folders with the longest files: at the end others would wait for one of them.
-LONG = ("simulation", "tests")
-# What comes at the very end: many short files.
-LAST = ("indexing", "loops", "mailbox", "segments", "services", "soak", "storage", "testing")
 
 # They parse all sources of Penstock, which one process does once for all of them.
 OF_SOURCES = frozenset(
@@ -126,7 +148,7 @@ OF_SOURCES = frozenset(
 FOLDER = Path(__file__).parent
 
 
-class Lanes(LoadScopeScheduling):
+class Lanes(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
     """Deals the tests to the processes of `make test`."""
 
     def _split_scope(self, nodeid: str) -> str:
@@ -139,7 +161,7 @@ class Shares:
 
     def __init__(self) -> None:
         self._begun_s = time.monotonic()
-        self._ran_s: Counter[tuple[str, str]] = Counter()
+        self._ran_s: defaultdict[tuple[str, str], float] = defaultdict(float)
         self._ended_s: dict[str, float] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -170,7 +192,7 @@ class Proofs:
     """Sums the time of each file with a sample of faults, and reports those that take too long."""
 
     def __init__(self) -> None:
-        self._took_s: Counter[str] = Counter()
+        self._took_s: defaultdict[str, float] = defaultdict(float)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add the time of one phase of a test."""
@@ -180,7 +202,7 @@ class Proofs:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Name the files, without failing: the machine may have had other work."""
-        for file, took_s in self._took_s.most_common():
+        for file, took_s in sorted(self._took_s.items(), key=lambda one: -one[1]):
             if took_s > SAMPLE_S_MAX:
                 terminalreporter.write_line(
                     f"{file} took {took_s:.0f} s: a sample of faults may take {SAMPLE_S_MAX:.0f} s,"
@@ -216,6 +238,18 @@ def _is_quick_phase(report: Mapping[str, object]) -> bool:
     assert isinstance(took_s, float)
     has_passed = report["outcome"] == "passed" and not report["sections"]
     return has_passed and report["when"] != "call" and took_s < QUICK_S
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Keep the form in which pytest shows log lines: `caplog.text` would else depend on the order.
+
+    pytest adds its handlers to loggers that do not propagate, and a logger of PySpark gives its
+    own form, JSON, to each handler that is added to it.
+    """
+    plugin = session.config.pluginmanager.get_plugin("logging-plugin")
+    assert plugin is not None
+    for handler in (plugin.caplog_handler, plugin.report_handler):
+        handler.setFormatter = lambda _other: None
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -259,13 +293,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "shared_spark" in fixtures and _lane(item.nodeid) != LATER:
             # In another lane it would start another Spark, and perhaps another Penstock.
             raise pytest.UsageError(f"add the file of {item.nodeid} to LATER_FILES")
-    order = (*LANES, "", LATER)
+    order = (*LANES, "long", LATER, "")
 
     @functools.cache
     def place(path: Path) -> tuple[int, bool, str]:
-        lane, folder = _lane_of_file(str(path)), path.parent.name
-        is_last = not lane and folder in LAST
-        return len(order) if is_last else order.index(lane), folder not in LONG, str(path)
+        lane = _lane_of_file(str(path))
+        if not lane and path.parent.name in LONG:
+            lane = "long"
+        return order.index(lane), path.name not in LONG_FILES, str(path)
 
     items.sort(key=lambda item: place(item.path))
 
@@ -278,9 +313,14 @@ def _lane(nodeid: str) -> str:
 def _lane_of_file(file: str) -> str:
     path = Path(file)
     lane = path.parent.name if path.parent.name in LANES else ""
-    if path.name in OWN_SPARK_FILES:
+    if lane == "spark" and not OF_THE_SPARK.search((FOLDER / lane / path.name).read_text()):
         return ""
-    return LATER if lane == "system" and path.name in LATER_FILES else lane
+    if path.name in LATER_FILES:
+        return LATER
+    if path.name in SMALL_SYSTEMS:
+        return ""
+    # The other pages of the console are served in the process of their test.
+    return "" if path.name.startswith("test_console_") else lane
 
 
 @pytest.fixture(scope="session")
@@ -290,11 +330,43 @@ def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     A Spark for each would cost its start, and the first queries of a JVM are slow.
     """
     # Here, because most processes of a test run need none of it.
-    from spark_server_kit import start_server
+    from tests.kits.spark_server_kit import start_server
 
     server = start_server(tmp_path_factory.mktemp("shared-spark"))
     yield server.remote
     server.stop(0.2)  # without the time to write a class archive
+
+
+@pytest.fixture(scope="session")
+def flight_address() -> str:
+    """Address at which `shared_penstock` serves Flight SQL."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+@pytest.fixture(scope="session")
+def shared_penstock(
+    tmp_path_factory: pytest.TempPathFactory, shared_spark: str, flight_address: str
+) -> Iterator[LocalPenstock]:
+    """A Penstock that may be used by any test, and must work afterwards.
+
+    Each test has topics and datasources of its own. A Penstock for each would cost its start and
+    its stop: eight seconds of processor time.
+    """
+    # Here, because most processes of a test run need none of it.
+    from tests.kits.this_host_kit import LISTED
+    from tests.storage.reading_database_kit import PASSWORD
+    from tests.system.serving_kit import serving
+
+    variables = {
+        "PENSTOCK_SPARK_CONNECT": shared_spark,
+        "PENSTOCK_FLIGHT": flight_address,
+        "PENSTOCK_INPUT_SHOP": PASSWORD,
+        "PENSTOCK_REACHABLE_HOSTS": LISTED,
+    }
+    # A name that a URL, a shell or a list must escape.
+    with serving(tmp_path_factory.mktemp("a b#ü%20%") / "data", variables) as made:
+        yield made
 
 
 @pytest.hookimpl(wrapper=True)
@@ -320,6 +392,26 @@ os.umask(_UMASK)
 def pytest_runtest_teardown() -> None:
     """Restore the umask: some commands set it for their process, which a test shares."""
     os.umask(_UMASK)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, object, object]:
+    """Escape what no encoding has: a process of `make test` could not send it, and would end.
+
+    Tests with such names and texts have them in their log and in what they compared.
+    """
+    return _encodable((yield))
+
+
+def _encodable(one: object) -> object:
+    match one:
+        case str():
+            return one.encode(errors="backslashreplace").decode()
+        case dict():
+            return {name: _encodable(value) for name, value in one.items()}
+        case list() | tuple():
+            return type(one)(map(_encodable, one))
+    return one
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import cohesion
+from tests import cohesion
 
 # Functions that constructors take although another module of the package passes them, by reason.
 EXEMPT = {
@@ -15,10 +15,12 @@ EXEMPT = {
         "broker.security.auth_servers.AuthServers": {"choose"},
         "broker.topics.topic_files.TopicFiles": {"new_id"},
         "client.options.Environment": {"random", "sleep"},
+        "flow.provenance.replay.FlowFileReplays": {"new_uuid"},
         "flow.session.services.SessionServices": {"new_uuid"},
         "indexing.batch.retries.RetryBudget": {"chance"},
         "indexing.overlord.duties.duty.DutyTools": {"new_token"},
         "indexing.supervisor.supervisor_ports.SupervisorPorts": {"new_token"},
+        "services.host.audit_publisher.AuditPublisher": {"random"},
     },
     "code of a user or of a processor, or a check and an order that a user chooses": {
         "client.handler_pool.HandlerPool": {"handler"},
@@ -39,9 +41,12 @@ EXEMPT = {
         "indexing.worker.peon_task.TaskKind": {"make"},
         "services.api.endpoints.Endpoint": {"answer"},
         "services.api.router.RouterParts": {"mistakes"},
+        "services.api.sql.AskedQuery": {"check", "write"},
+        "services.native.answers.NativeStatement": {"shape"},
         "services.emitter.http_sink.HttpByFeedSink": {"make"},
         "spark.batch.input.file_finder.FileFinder": {"check"},
         "spark.chunk_work.ReadWork": {"make_parser"},
+        "spark.datasource_stream.DatasourceStreamReader": {"check"},
     },
     "only runs what it is given: threads, mailboxes, transactions, steps of a start": {
         "core.threads.OwnedThread": {"body"},
@@ -61,10 +66,12 @@ EXEMPT = {
         "flow.session.content_streams.ContentSource": {"count"},
         "flow.session.content_streams.ContentStream": {"ended"},
     },
-    "a port towards a part that may be absent or in another thread, and answers with a future": {
+    "a port towards a part that may be absent, or in another thread and answers with a future": {
         "indexing.overlord.duties.duty.DutyTools": {"slots", "submit"},
+        "services.api.iceberg.catalog_commits.CatalogCommits": {"overlord"},
     },
     "a session reports to the process that runs it, and knows no scheduler": {
+        "flow.session.services.SessionServices": {"revision"},
         "flow.session.services.SessionContext": {"yield_for"},
     },
     "the peon alone shows the waits of a task; a port would need an empty one for all others": {
@@ -78,8 +85,11 @@ EXEMPT = {
     },
     "finds or asks a part that may be absent, or at another address at each call": {
         "services.api.broker_port.HttpBrokerPort": {"find"},
+        "services.api.flow.components.ComponentEndpoints": {"controller"},
+        "services.api.flow.flow_routes.FlowRoutes": {"controller", "provenance"},
+        "services.api.flow.provenance.ProvenanceEndpoints": {"controller", "lookups"},
         "services.api.flow.queues.QueueEndpoints": {"controller"},
-        "services.api.flow.flow_routes.FlowRoutes": {"controller"},
+        "services.host.provenance_service.ProvenanceDatasource": {"broker", "router"},
         "services.api.indexer.overlord_routes.OverlordParts": {"live_report"},
         "services.api.indexer.sql_task.SqlTaskRoutes": {"overlord"},
         "services.api.indexer.task_files.TaskFiles": {"live_report"},
@@ -91,6 +101,45 @@ EXEMPT = {
         "services.membership.election.TermContest": {"refuses"},
         "services.membership.leases.LeaseDirectory": {"waits"},
         "services.readiness.Readiness": {"waits"},
+    },
+    "keys come from another thread and another host, and must not hold the lock of their reader": {
+        "core.access.oidc.OidcAuthenticator": {"fetch"},
+        "core.access.oidc_keys.OidcKeys": {"changed", "fetch"},
+    },
+    "the key of the installation may be replaced while a process uses it": {
+        "core.access.row_rules.MaskKey": {"key"},
+    },
+    "what names mean, and which addresses this host has, belongs to the operating system": {
+        "core.guarded_connections.ServiceNetworkGuard": {"is_here", "resolve"},
+    },
+    "who may read a datasource is decided above Spark, for each principal": {
+        "spark.tables.readable_tables.ReadableTables": {"may_read"},
+    },
+    "each task has a token of its own, which only roles can derive": {
+        "services.api.process_clients.HttpTaskClient": {"bearer_of"},
+        "services.roles.peon_processes.PeonOptions": {"credentials"},
+    },
+    "the process that has the authority's key renews the certificate before the files are read": {
+        "broker.security.tls.ServerTls": {"before_look"},
+    },
+    "a key may come from a command or a variable, and tests need bytes that repeat": {
+        "storage.secrets.secret_store.SecretStore": {"keys_elsewhere", "random_bytes"},
+    },
+    "rules and credentials change while a process runs: what they mean now is asked at each use": {
+        "broker.redrive.redriver.RedriveRequest": {"admit"},
+        "core.access.quota_use.QuotaUse": {"quotas_of"},
+        "core.access.represented.RepresentedPrincipals": {"credential_problem"},
+        "flow.controller.processor_node.ProcessorNode": {"refusal"},
+    },
+    "the messages of a connection are counted by the connection, and its rights end with it": {
+        "broker.security.rights.ConnectionRights": {"messages_of"},
+    },
+    "no callback: a node of the syntax tree, whose class has the name of such a type elsewhere": {
+        "core.sql.tree.LateralView": {"call"},
+        "core.sql.tree.TableFunction": {"call"},
+    },
+    "the broker may move, and the token of a process counts for minutes": {
+        "services.host.audit_publisher.BrokerAuditTopic": {"bearer", "broker"},
     },
     "roles put processes together: a part below them has the process end, or reports its state": {
         "services.api.peon.PeonRoutes": {"stop"},

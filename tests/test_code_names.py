@@ -29,7 +29,7 @@ from typing import Final
 
 import pytest
 
-import cohesion
+from tests import cohesion
 
 # `make lint` runs them, and `make test` does not.
 pytestmark = pytest.mark.lint
@@ -43,9 +43,12 @@ FOREIGN: Final = {
     "PT0S": "a period of ISO 8601",
     "RLIMIT_AS": "a constant of the system",
     "ReleaseSessionRequest": "a message of Spark Connect",
+    "availableNow": "a trigger of Spark's streams",
     "collect_list": "a function of Spark SQL",
     "mapInArrow": "a method of Spark's DataFrames",
     "pendingSegmentVersion": "a field of Druid's API",
+    "pyspark_penstock": "a package of the wheel, beside this one",
+    "pyspark_penstock_topic": "a package of the wheel, beside this one",
     "ps": "a command of the system",
     "pushFilters": "a method of Spark's data sources",
     "sql_query_time": "a metric in Prometheus' form",
@@ -265,6 +268,7 @@ _REPLACED: Final = re.compile(
 # Names that the table refuses, and where they are right.
 RIGHT: Final = {
     "tell": "a method of Python's file objects",
+    "sending_headers": "a method of pyarrow's middleware of Flight",
     "ContentMissing": "an error is named by the condition",
     "NotLeading": "an error is named by the condition",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Self
 
-from v2_kit import V2
+from tests.broker.v2_kit import V2
 
 MEBIBYTE = 1 << 20
 

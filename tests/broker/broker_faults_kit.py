@@ -14,18 +14,18 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, cast
 
-from call_faults_kit import Faults
-from stepped_loop_kit import SteppedLoop, change_inline
-
 from penstock.broker.channel.drop_policy import ChannelOptions
 from penstock.broker.options import BrokerOptions
 from penstock.broker.server import BrokerServer
 from penstock.broker.tcp.server import TcpServer
 from penstock.broker.tcp.tcp_connection import TcpConnection
-from penstock.storage.queue.disk_queue import DiskQueueOptions
+from penstock.core.access.access_control import AccessControl
+from penstock.storage.queue.disk_queue import DiskQueue, DiskQueueOptions
 from penstock.storage.queue.log_files import OffsetsDeleted
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem
+from tests.broker.stepped_loop_kit import SteppedLoop, change_inline
+from tests.harness.call_faults_kit import Faults
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,13 +54,13 @@ class FaultyLoop(SteppedLoop):
         """Raise nothing any more: the process has ended."""
         self._faults._error = self._faults._then = None
 
-    def call_soon(self, callback, *args, context=None):  # type: ignore[no-untyped-def]
+    def call_soon(self, callback, *args, context=None):  # type: ignore[no-untyped-def, override]
         def reach() -> asyncio.Handle:
             return super(FaultyLoop, self).call_soon(callback, *args, context=context)
 
         return self._faults.call("call_soon", reach) if _is_ours(callback) else reach()
 
-    def call_at(self, when, callback, *args, context=None):  # type: ignore[no-untyped-def]
+    def call_at(self, when, callback, *args, context=None):  # type: ignore[no-untyped-def, override]
         def reach() -> asyncio.TimerHandle:
             return super(FaultyLoop, self).call_at(when, callback, *args, context=context)
 
@@ -79,7 +79,7 @@ class FaultyLoop(SteppedLoop):
             coro.close()  # or Python warns that it was never awaited
             raise
 
-    def run_in_executor(self, executor, func, *args):  # type: ignore[no-untyped-def]
+    def run_in_executor(self, executor, func, *args):  # type: ignore[no-untyped-def, override]
         def reach() -> asyncio.Future[object]:
             return super(FaultyLoop, self).run_in_executor(executor, func, *args)
 
@@ -223,6 +223,7 @@ class BrokerWorld:
             QUEUE,
             fs=self.faults.port(self.disk, results=FILES),
             clock=self.faults.port(self.clock),
+            access=AccessControl.open(),  # its clients have no sockets, and so no user
             free_bytes=lambda: LIMIT,
         )
         self.server._broker = self.broker = self.server._compose()
@@ -383,6 +384,7 @@ class BrokerWorld:
         """Run the passes that queues have asked for: this world has no threads for them."""
         for topic in self.broker.topics:
             for queue in topic.queues:
+                assert isinstance(queue, DiskQueue)
                 if queue._syncer._wait_s() == 0:
                     queue._syncer._serve()
 

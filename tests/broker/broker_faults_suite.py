@@ -10,11 +10,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Final
 
-from broker_faults_kit import BrokerWorld, Client, FaultyLoop, turns
-from call_faults_kit import FAULTS, Faults
-from fault_cases_kit import DrawnCases, FaultPlan, count_calls
-
 from penstock.broker.topics.placement import ANYWHERE
+from tests.broker.broker_faults_kit import BrokerWorld, Client, FaultyLoop, turns
+from tests.harness.call_faults_kit import FAULTS, Faults
+from tests.kits.fault_cases_kit import DrawnCases, FaultPlan, count_calls
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

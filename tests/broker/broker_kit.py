@@ -12,11 +12,13 @@ import uvloop
 
 from penstock.broker.server import BrokerServer
 from penstock.core.loop_tasks import watch_loop
+from tests.kits.answers_kit import check_answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from penstock.broker.options import BrokerOptions
+    from penstock.core.access.access_control import AccessControl
     from penstock.core.clock import Clock
     from penstock.storage.filesystem import FileSystem
     from penstock.storage.queue.disk_queue import DiskQueueOptions
@@ -41,10 +43,11 @@ class RunningBroker:
         *,
         fs: FileSystem | None = None,
         clock: Clock | None = None,
+        access: AccessControl | None = None,
         free_bytes: Callable[[], int] = lambda: 1 << 40,
     ) -> None:
         self.server = BrokerServer(
-            options, queue_options, fs=fs, clock=clock, free_bytes=free_bytes
+            options, queue_options, fs=fs, clock=clock, access=access, free_bytes=free_bytes
         )
         self._loop = uvloop.new_event_loop()
         watch_loop(self._loop)
@@ -88,14 +91,18 @@ class RunningBroker:
         body: bytes | None = None,
         headers: dict[str, str] | None = None,
     ) -> Answer:
+        """Send a request; the answer has to be as the OpenAPI document describes it."""
         connection = self.connect()
         try:
             connection.request(method, target, body, headers or {})
             response = connection.getresponse()
             found = {name.lower(): value for name, value in response.getheaders()}
-            return Answer(response.status, response.read(), found)
+            answer = Answer(response.status, response.read(), found)
         finally:
             connection.close()
+        kind = answer.headers.get("content-type", "")
+        check_answer(method, target, answer.status, kind, answer.body)
+        return answer
 
     def stored(self, topic: str) -> list[list[bytes]]:
         """The messages of each stream partition."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-from stepped_loop_kit import change_inline, run_stepped
 
 from penstock.broker import message_id
 from penstock.broker.channel.channel_store import ChannelStore
@@ -26,6 +25,7 @@ from penstock.core.errors import PenstockError
 from penstock.storage.queue.disk_queue import DiskQueueOptions
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
+from tests.broker.stepped_loop_kit import change_inline, run_stepped
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from broker_kit import RunningBroker
-from v2_kit import V2
 
 from penstock.broker.options import BrokerOptions
+from tests.broker.broker_kit import RunningBroker
+from tests.broker.v2_kit import V2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from confluent_kafka import Producer
 
 from penstock.core.errors import NotFound
+from penstock.indexing.kafka_settings import Settings
 from penstock.indexing.source.kafka import KafkaRecords, OffsetsGoneError, TopicShape
+from tests.kits.this_host_kit import this_host_listed
 
 
 @dataclass
@@ -43,7 +45,7 @@ class MockCluster:
                 record.value,
                 record.key,
                 partition=partition,
-                headers=record.headers,
+                headers=None if record.headers is None else [*record.headers],
                 timestamp=record.time_ms,
             )
         assert self.producer.flush(30) == 0
@@ -60,12 +62,13 @@ class StandInRecord:
 
 
 @contextmanager
-def mock_cluster():
+def mock_cluster() -> Iterator[MockCluster]:
     # What it prints goes nowhere.
     starter = Producer({"bootstrap.servers": "none", "test.mock.num.brokers": 1, "log_level": 0})
     (broker,) = starter.list_topics(timeout=10).brokers.values()
     servers = f"{broker.host}:{broker.port}"
-    yield MockCluster(Producer({"bootstrap.servers": servers, "log_level": 0}), servers)
+    with this_host_listed():
+        yield MockCluster(Producer({"bootstrap.servers": servers, "log_level": 0}), servers)
     del starter
 
 
@@ -93,34 +96,36 @@ class StandIn:
     """A cluster in memory: a `Connect`."""
 
     topics: dict[str, StandInTopic] = field(default_factory=dict)
-    connected: list[Mapping[str, str]] = field(default_factory=list)
+    connected: list[dict[str, object]] = field(default_factory=list)
     asked: int = 0
     most: int = 3
     silent: bool = False
-    ids: Iterable[int] = field(default_factory=itertools.count)
+    ids: Iterator[int] = field(default_factory=itertools.count)
 
     def create(self, topic: str, **logs: dict[int, bytes | StandInRecord | None]) -> StandInTopic:
         made = StandInTopic(f"id{next(self.ids)}", {int(p[1:]): log for p, log in logs.items()})
         self.topics[topic] = made
         return made
 
-    def admin(self, settings):
+    def admin(self, settings: Settings) -> StandIn:
         self.connected.append(dict(settings))
         return self
 
-    def describe(self, topic):
+    def describe(self, topic: str) -> TopicShape:
         self.asked += 1
         found = self._topic(topic)
         return TopicShape(found.id, tuple(found.logs))
 
-    def offsets(self, topic, partitions, *, latest):
+    def offsets(self, topic: str, partitions: Iterable[int], *, latest: bool) -> dict[int, int]:
         found = self._topic(topic)
         return {p: found.end(p) if latest else found.begin(p) for p in partitions}
 
-    def log(self, settings, topic, partition, start, *, whole=False):
+    def log(
+        self, settings: Settings, topic: str, partition: int, start: int, *, whole: bool = False
+    ) -> _StandInLog:
         return _StandInLog(self, self._topic(topic), partition, start, whole=whole)
 
-    def _topic(self, topic):
+    def _topic(self, topic: str) -> StandInTopic:
         if topic not in self.topics:
             raise NotFound(f"topic {topic}: there is none")
         return self.topics[topic]
@@ -134,7 +139,7 @@ class _StandInLog:
     at: int
     whole: bool = False
 
-    def take(self, most, wait_s):
+    def take(self, most: int, wait_s: float) -> KafkaRecords:
         if self.cluster.silent:
             return KafkaRecords()
         if not self.topic.begin(self.partition) <= self.at <= self.topic.end(self.partition):
@@ -157,9 +162,9 @@ class _StandInLog:
         self.at = self.topic.end(self.partition)
         return KafkaRecords(end=self.at)
 
-    def close(self):
+    def close(self) -> None:
         pass
 
 
-def _record(given):
+def _record(given: bytes | StandInRecord | None) -> StandInRecord:
     return given if isinstance(given, StandInRecord) else StandInRecord(given)

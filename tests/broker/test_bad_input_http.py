@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Self
 from urllib.parse import quote
 
 import pytest
-from bad_input_kit import Bystander
-from broker_kit import RunningBroker
 
 from penstock.broker.http.app import BrokerHttpApp
 from penstock.broker.options import BrokerOptions
 from penstock.broker.topic_names import is_valid_name
+from tests.broker.bad_input_kit import Bystander
+from tests.broker.broker_kit import RunningBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -204,8 +204,8 @@ def test_every_route_refuses_a_query_that_cannot_be_read(
         for method, path in routes(shared):
             for query in UNREADABLE:
                 asking.ask(method, path.encode() + b"?topic=none&" + query, b"")
-        for path in (b"//", b"/..", b"/../pub", b"/pub/", b"/%70ub", b"/topic", b"*", b"/\xff"):
-            asking.ask("POST", path + b"?topic=t", b"x")
+        for wrong in (b"//", b"/..", b"/../pub", b"/pub/", b"/%70ub", b"/topic", b"*", b"/\xff"):
+            asking.ask("POST", wrong + b"?topic=t", b"x")
 
 
 HEAD = b"POST /pub?topic=refused HTTP/1.1\r\nHost: [::1]\r\n"

@@ -9,11 +9,11 @@ import zlib
 from collections.abc import Callable, Iterator
 
 import pytest
-from bad_input_kit import MEBIBYTE, Bystander
-from broker_process_kit import BrokerProcess
-from v2_kit import V2, Frame, sized
 
 from penstock.core.compression import Codec, Deflate, Snappy
+from tests.broker.bad_input_kit import MEBIBYTE, Bystander
+from tests.broker.broker_process_kit import BrokerProcess
+from tests.broker.v2_kit import V2, Frame, sized
 
 pytestmark = pytest.mark.system
 

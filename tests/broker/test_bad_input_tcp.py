@@ -9,11 +9,11 @@ import struct
 from typing import TYPE_CHECKING
 
 import pytest
-from bad_input_kit import Bystander
-from broker_kit import RunningBroker
-from v2_kit import V2, Frame, batch, sized
 
 from penstock.broker.options import BrokerOptions
+from tests.broker.bad_input_kit import Bystander
+from tests.broker.broker_kit import RunningBroker
+from tests.broker.v2_kit import V2, Frame, batch, sized
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import orjson
 import pyarrow as pa
 import pytest
-from broker_kit import RunningBroker
 
 from penstock.broker.broker_client import BrokerClient, TopicOffsets
+from penstock.broker.message_bodies import encode_binary
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from penstock.core.http_errors import ClientRemedies
 from penstock.storage.queue.blocks import (
@@ -23,6 +23,7 @@ from penstock.storage.queue.blocks import (
     messages_of,
     parse_block_header,
 )
+from tests.broker.broker_kit import RunningBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -186,6 +187,16 @@ def test_a_repeated_publish_is_there_once(broker: RunningBroker, client: BrokerC
     assert document["topics"][0]["repeated_publishes"] == 4
     target = "/pub?topic=t&producer=p&sequence=5"
     assert broker.ask("POST", target, b"5").headers["x-penstock-repeated"] == "1"
+
+
+def test_a_numbered_publish_returns_whether_it_was_there(
+    broker: RunningBroker, client: BrokerClient
+) -> None:
+    body = encode_binary([b"a", b"b"])
+    numbers = (0, 0, 1)
+    repeated = [client.publish_numbered("t", body, ("p", number)) for number in numbers]
+    assert repeated == [False, True, False]
+    assert broker.stored("t") == [[b"a", b"b", b"a", b"b"]]
 
 
 def test_repeats_are_known_after_a_restart(options: BrokerOptions) -> None:

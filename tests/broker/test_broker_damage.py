@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from broker_kit import RunningBroker
-from v2_kit import V2
 
 from penstock.broker.options import BrokerOptions
 from penstock.storage.queue.blocks import FILE_HEADER_BYTES
 from penstock.storage.queue.disk_queue import DiskQueueOptions
+from tests.broker.broker_kit import RunningBroker
+from tests.broker.v2_kit import V2
 
 BLOCK = 48 + 8 + 104  # of one message of 100 bytes
 QUEUE = DiskQueueOptions(max_bytes_per_file=FILE_HEADER_BYTES + 10 * BLOCK)

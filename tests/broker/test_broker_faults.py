@@ -7,9 +7,10 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from broker_faults_suite import INSIDE, OPERATIONS, PAIRS, Operation, call_count, play
-from call_faults_kit import FAULTS
-from fault_cases_kit import FaultPlan
+
+from tests.broker.broker_faults_suite import INSIDE, OPERATIONS, PAIRS, Operation, call_count, play
+from tests.harness.call_faults_kit import FAULTS
+from tests.kits.fault_cases_kit import FaultPlan
 
 # A task or thread that is refused leaves a coroutine that nobody awaits.
 pytestmark = [

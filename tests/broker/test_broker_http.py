@@ -11,11 +11,11 @@ from urllib.parse import urlencode
 
 import orjson
 import pytest
-from broker_kit import RunningBroker
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.broker.http.app import BrokerHttpApp
+from tests.broker.broker_kit import RunningBroker
 
 if TYPE_CHECKING:
     from penstock.broker.options import BrokerOptions
@@ -29,6 +29,12 @@ TABLE: list[tuple[str, str, bytes | None, int, bytes]] = [
     ("GET", "/nothing", None, 404, b'{"message":"NOT_FOUND"}'),
     ("GET", "/pub?topic=t", None, 405, b'{"message":"METHOD_NOT_ALLOWED"}'),
     ("PUT", "/ping", None, 405, b'{"message":"METHOD_NOT_ALLOWED"}'),
+    ("OPTIONS", "/ping", None, 405, b'{"message":"METHOD_NOT_ALLOWED"}'),
+    ("GET", "/PING", None, 404, b'{"message":"NOT_FOUND"}'),
+    ("GET", "//ping", None, 404, b'{"message":"NOT_FOUND"}'),
+    ("GET", "/debug/pprof/goroutine", None, 404, b'{"message":"NOT_FOUND"}'),
+    ("PUT", "/debug/setblockrate", b"1", 404, b'{"message":"NOT_FOUND"}'),
+    ("POST", "/debug/freememory", b"", 404, b'{"message":"NOT_FOUND"}'),
     ("POST", "/pub?topic=t", b"hi", 200, b"OK"),
     ("POST", "/pub?topic=new", b"hi", 200, b"OK"),
     ("POST", "/pub?topic=t", b"", 400, b'{"message":"MSG_EMPTY"}'),
@@ -223,6 +229,15 @@ TABLE: list[tuple[str, str, bytes | None, int, bytes]] = [
     ("GET", "/peek?topic=t&count=-1", None, 400, b'{"message":"INVALID_COUNT"}'),
     ("GET", "/peek?topic=t&channel=c&state=new", None, 400, b'{"message":"INVALID_STATE"}'),
     ("GET", "/peek?topic=t&state=deferred", None, 400, b'{"message":"MISSING_ARG_CHANNEL"}'),
+    ("GET", "/peek?topic=t&json_path=id", None, 400, b'{"message":"INVALID_JSON_PATH"}'),
+    ("GET", "/peek?topic=t&timestamp=x", None, 400, b'{"message":"INVALID_TIMESTAMP"}'),
+    ("GET", "/message?topic=t&offset=0", None, 404, b'{"message":"OFFSET_NOT_FOUND"}'),
+    ("GET", "/message?topic=t", None, 400, b'{"message":"MISSING_ARG_OFFSET"}'),
+    ("POST", "/topic/redrive", None, 400, b'{"message":"MISSING_ARG_TOPIC"}'),
+    ("POST", "/topic/redrive?topic=none", None, 404, b'{"message":"TOPIC_NOT_FOUND"}'),
+    ("POST", "/topic/redrive?topic=t&offset=1", None, 404, b'{"message":"NOT_FOUND"}'),
+    ("POST", "/topic/redrive?topic=t&to=t", None, 400, b'{"message":"INVALID_TO"}'),
+    ("POST", "/topic/redrive?topic=t&end=x", None, 400, b'{"message":"INVALID_END"}'),
     ("POST", "/cursor?topic=t&name=c&offset=0", None, 200, b""),
     ("POST", "/cursor?topic=t&name=c&offset=1", None, 400, b'{"message":"INVALID_OFFSET"}'),
     ("POST", "/cursor?topic=t&name=../c&offset=0", None, 400, b'{"message":"INVALID_NAME"}'),
@@ -277,7 +292,7 @@ def test_the_table_covers_every_route(broker: RunningBroker) -> None:
     tried = {(method, target.partition("?")[0]) for method, target, *_ in TABLE}
     tried |= {(method, "/config/<option>") for method, path in tried if path[:8] == "/config/"}
     # Other tests check the answers of these.
-    elsewhere = {"/info", "/stats", "/topics", "/nodes", "/debug", "/status/ready"}
+    elsewhere = {"/info", "/stats", "/stats/topics", "/topics", "/nodes", "/debug", "/status/ready"}
     assert routes - tried == {("GET", path) for path in elsewhere} - tried
 
 

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 import orjson
 import pytest
-from broker_kit import RunningBroker
-from stepped_loop_kit import run_stepped
 
 from penstock.broker import maintenance
 from penstock.broker.broker_client import BrokerClient
@@ -31,6 +29,8 @@ from penstock.storage.disk import OsFileSystem
 from penstock.storage.queue.disk_queue import DiskQueue, DiskQueueOptions
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem
+from tests.broker.broker_kit import RunningBroker
+from tests.broker.stepped_loop_kit import run_stepped
 
 if TYPE_CHECKING:
     from penstock.broker.options import BrokerOptions
@@ -378,7 +378,7 @@ def test_a_stopped_broker_can_be_started_again_in_a_moved_folder(
 
 def test_a_listening_socket_can_be_given(options: BrokerOptions) -> None:
     async def story(listener: socket.socket) -> None:
-        server = BrokerServer(options, listener=listener)
+        server = BrokerServer(options, listeners=[listener])
         await server.start()
         assert server.http_port == listener.getsockname()[1]
         with BrokerClient(f"http://127.0.0.1:{server.http_port}") as client:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
-from broker_kit import RunningBroker
-from v2_kit import V2, batch, sized
 
 from penstock.storage.disk import OsFileSystem
+from tests.broker.broker_kit import RunningBroker
+from tests.broker.v2_kit import V2, batch, sized
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

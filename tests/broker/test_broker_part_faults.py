@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import pyarrow as pa
 import pytest
-from broker_faults_kit import BrokerWorld, FaultyLoop
-from call_faults_kit import FAULTS, Faults
-from stepped_loop_kit import run_stepped
 
 from penstock.broker.channel import persistence
 from penstock.broker.channel.channel_state import ChannelState
@@ -23,6 +20,9 @@ from penstock.storage.journal import Journal
 from penstock.storage.queue.blocks import Block
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem
+from tests.broker.broker_faults_kit import BrokerWorld, Client, FaultyLoop, turns
+from tests.broker.stepped_loop_kit import run_stepped
+from tests.harness.call_faults_kit import FAULTS, Faults
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -191,6 +191,48 @@ def test_a_compaction_that_fails_is_tried_again(
     assert found.progress[0].done.floor == state.progress[0].done.floor == 6
 
 
+def test_records_that_wait_for_a_compaction_that_never_begins_are_written() -> None:
+    async def story(keeper: ChannelJournal, state: ChannelState, faults: Faults) -> None:
+        keeper._compact_above = 10
+        state.finish(1, np.arange(2))
+        assert keeper.flush()
+        keeper._compact_above = 1 << 20  # no later fsync writes them by the way
+        (compaction,) = asyncio.all_tasks() - {asyncio.current_task()}
+        state.finish(1, np.arange(2, 4))
+        assert not keeper.flush()  # the new journal would not have it
+        compaction.cancel()
+        await asyncio.sleep(5)
+        assert not state.recorder.changed
+
+    state, found = kept(story)
+    assert found.progress[0].done.floor == state.progress[0].done.floor == 4
+
+
+def test_a_sync_ends_for_who_waits_for_it_whatever_the_loop_refuses() -> None:
+    """A callback of the journal that could not be scheduled took those of all waiters with it."""
+    names = []
+    for at in itertools.count():
+        clock, faults, state = VirtualClock(), Faults(), ChannelState([0])
+        journal = Journal.open("/j", fs=CrashableFileSystem(), clock=clock)
+        loop = FaultyLoop(clock, faults)
+
+        async def live() -> None:
+            keeper = ChannelJournal(journal, state, JournalSyncs(clock=clock))  # noqa: B023
+            state.deliver(0, 0, 8, 1, 0, 60_000)  # noqa: B023
+            assert keeper.flush()
+            with faults.armed(RuntimeError, at):  # noqa: B023
+                await keeper.sync()
+            await keeper.close()
+            assert not journal.unsynced  # noqa: B023
+
+        loop.run_until_complete(live())
+        loop.close()
+        if not faults.raised:
+            break
+        names.append(faults.raised)
+    assert names == ["create_task", "run_in_executor"]
+
+
 def test_a_change_that_ends_half_way_makes_a_state_unusable() -> None:
     state = ChannelState([0])
     faults = Faults()
@@ -200,6 +242,26 @@ def test_a_change_that_ends_half_way_makes_a_state_unusable() -> None:
     assert not state.is_whole
     state.release(1, 0)
     assert not state.is_whole
+
+
+def test_a_connection_whose_transport_cannot_be_closed_is_aborted() -> None:
+    world = BrokerWorld()
+
+    def refuse() -> None:
+        raise OSError("fault")
+
+    async def live() -> None:
+        world.open()
+        client = Client(world)
+        client.wire.close = refuse  # type: ignore[method-assign]
+        with pytest.raises(OSError, match="fault"):
+            client.connection.close()
+        await turns()
+        assert client.gone
+        assert not world.tcp_server.connections
+        await world.server.stop()
+
+    run_stepped(world.clock, live())
 
 
 @pytest.mark.parametrize("error", ERRORS)

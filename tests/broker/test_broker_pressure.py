@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import orjson
 import pytest
-from broker_kit import RunningBroker
 
 from penstock.broker.broker_client import BrokerClient
 from penstock.core.errors import Unavailable
 from penstock.core.threads import Death, Deaths, OnDeath
 from penstock.storage.disk import OsAppendFile, OsFileSystem
 from penstock.storage.queue.disk_queue import DiskQueueOptions
+from tests.broker.broker_kit import RunningBroker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

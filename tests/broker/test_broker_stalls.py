@@ -8,14 +8,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from broker_kit import RunningBroker
-from raw_http_kit import answer_to
 
 from penstock.broker.broker_client import BrokerClient
 from penstock.broker.http_server import http_connection
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.storage.disk import OsAppendFile, OsFileSystem, OsReadFile
 from penstock.storage.queue.disk_queue import DiskQueueOptions
+from tests.broker.broker_kit import RunningBroker
+from tests.kits.raw_http_kit import answer_to
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,16 +8,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
-from channel_kit import LATER_MS, ChannelWorld, play
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.broker.channel import persistence
 from penstock.storage.queue.blocks import FILE_HEADER_BYTES
 from penstock.testing.memory_disk import PowerLoss
+from tests.broker.channel_kit import LATER_MS, ChannelWorld, play
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     Step = Callable[[], Awaitable[None]]
 
@@ -25,7 +25,7 @@ NAMES = ("a", "b", "c")
 
 
 @pytest.fixture(autouse=True, scope="module")
-def small_journals() -> None:
+def small_journals() -> Iterator[None]:
     """Journals are compacted often."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(persistence, "_COMPACT_BYTES", 600)
@@ -40,7 +40,8 @@ async def begin(world: ChannelWorld) -> None:
 
 def named(step: Callable[..., Awaitable[None]], *args: object, **options: object) -> Step:
     bound = partial(step, *args, **options)
-    bound.__name__ = f"{step.__name__}{args}{options}"
+    # Its name is that of a test.
+    bound.__name__ = f"{step.__name__}{args}{options}"  # type: ignore[attr-defined]
     return bound
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from stepped_loop_kit import change_inline, run_stepped
 
 from penstock.broker.channel.channel_state import ChannelState
 from penstock.broker.channel.channel_store import ChannelStore
@@ -26,6 +25,7 @@ from penstock.storage.journal import Journal
 from penstock.storage.queue.disk_queue import DiskQueueOptions
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem
+from tests.broker.stepped_loop_kit import change_inline, run_stepped
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,7 +64,7 @@ class Disk(CrashableFileSystem):
         super().__init__()
         self.open: set[int] = set()
 
-    def open_append(self, path: str) -> AppendFile:
+    def open_append(self, path: str) -> AppendFile:  # type: ignore[override]  # of another class
         file = super().open_append(path)
         self.open.add(id(file))
         close = file.close
@@ -132,7 +132,8 @@ def test_what_a_full_disk_does_not_take_waits_merged() -> None:
 
 
 def test_what_a_killed_broker_had_not_synced_of_channels_is_synced_soon() -> None:
-    disk, clock = Disk(), VirtualClock()
+    clock = VirtualClock()
+    disk: CrashableFileSystem = Disk()
 
     async def after() -> None:
         topics, _, _, _ = await opened(disk, clock)
@@ -155,7 +156,8 @@ def test_what_a_killed_broker_had_not_synced_of_channels_is_synced_soon() -> Non
 
 def test_leftovers_of_a_topic_that_is_deleted_between_two_attempts_are_dropped() -> None:
     """The journal of its channel was tried again until the broker stopped."""
-    disk, clock = Disk(), VirtualClock()
+    clock = VirtualClock()
+    disk: CrashableFileSystem = Disk()
     attempts = itertools.count()
 
     async def after() -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from stepped_loop_kit import change_inline, run_stepped
 
 from penstock.broker import message_id
 from penstock.broker.channel.channel import Channel
@@ -21,6 +20,7 @@ from penstock.core.errors import Unavailable
 from penstock.storage.queue.disk_queue import DiskQueueOptions
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem
+from tests.broker.stepped_loop_kit import change_inline, run_stepped
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

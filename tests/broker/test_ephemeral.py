@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from broker_kit import RunningBroker
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from v2_kit import V2, batch, sized
 
 from penstock.broker.memory.memory_queue import MemoryQueue
 from penstock.core.errors import Closed, InvalidRequest
@@ -22,6 +20,8 @@ from penstock.storage.queue.blocks import LogBytes, scan_blocks
 from penstock.storage.queue.log_files import OffsetsDeleted
 from penstock.storage.queue.options import DiskQueueOptions
 from penstock.testing.clock import VirtualClock
+from tests.broker.broker_kit import RunningBroker
+from tests.broker.v2_kit import V2, batch, sized
 
 if TYPE_CHECKING:
     from penstock.broker.options import BrokerOptions

@@ -6,16 +6,15 @@ import asyncio
 from dataclasses import replace
 from functools import partial
 
-from broker_kit import RunningBroker
-from stepped_loop_kit import run_stepped
-from v2_kit import V2
-
 from penstock.broker.channel.feed import Feed
 from penstock.broker.memory.memory_budget import MemoryBudget
 from penstock.broker.options import BrokerOptions
 from penstock.storage.queue.disk_queue import DiskQueue, DiskQueueOptions
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem
+from tests.broker.broker_kit import RunningBroker
+from tests.broker.stepped_loop_kit import run_stepped
+from tests.broker.v2_kit import V2
 
 
 def test_a_channel_after_a_pause_without_any_reads_what_came_meanwhile(

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from broker_kit import RunningBroker
-from v2_kit import V2, batch, sized
 
 from penstock.broker.options import BrokerOptions
 from penstock.storage.queue.disk_queue import DiskQueueOptions
+from tests.broker.broker_kit import RunningBroker
+from tests.broker.v2_kit import V2, batch, sized
 
 SIZE_BYTES = 8 << 20
 BODY = b"x" * 1000

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import orjson
 import pytest
-from broker_kit import RunningBroker
-from v2_kit import V2
 
 from penstock.core.errors import Unavailable
 from penstock.storage.disk import OsFileSystem
+from tests.broker.broker_kit import RunningBroker
+from tests.broker.v2_kit import V2
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import orjson
 import pytest
-from broker_kit import RunningBroker
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from penstock.broker.http_server.host_policy import HostPolicy, normalized_host,
 from penstock.broker.lookupd.announcer import LookupOptions
 from penstock.broker.options import BrokerOptions
 from penstock.core.errors import InvalidRequest
+from tests.broker.broker_kit import RunningBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -118,6 +118,9 @@ def test_a_connection_to_every_interface_is_answered_by_its_own_address() -> Non
 
 
 OWN = (b"host", b"localhost:8888")
+PROXIED = [(b"host", b"penstock.example")]
+SAME_SITE = (b"sec-fetch-site", b"same-site")
+SAME_ORIGIN = (b"sec-fetch-site", b"same-origin")
 
 
 @pytest.mark.parametrize(
@@ -143,6 +146,9 @@ OWN = (b"host", b"localhost:8888")
         ([(b"host", b"penstock.example"), (b"origin", b"https://penstock.example")], 200),
         ([(b"host", b"penstock.example"), (b"origin", b"http://penstock.example")], 200),
         ([(b"host", b"penstock.example:80"), (b"origin", b"http://penstock.example")], 200),
+        # Behind a proxy with TLS: a page of the same host without it, and the own page.
+        ([*PROXIED, (b"origin", b"http://penstock.example"), SAME_SITE], 403),
+        ([*PROXIED, (b"origin", b"https://penstock.example"), SAME_ORIGIN], 200),
         ([(b"host", b"penstock.example"), (b"origin", b"https://penstock.example:8443")], 403),
         ([(b"host", b"[::1]:8888"), (b"origin", b"http://[::1]:8888")], 200),
     ],

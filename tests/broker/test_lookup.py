@@ -7,11 +7,11 @@ import json
 import socket
 
 import pytest
-from broker_kit import RunningBroker
-from v2_kit import V2
 
 from penstock.broker.lookupd.announcer import LookupOptions
 from penstock.broker.options import BrokerOptions
+from tests.broker.broker_kit import RunningBroker
+from tests.broker.v2_kit import V2
 
 
 @pytest.fixture

@@ -7,21 +7,23 @@ import dataclasses
 import json
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import pytest
-from broker_kit import RunningBroker
 from hypothesis import given
 from hypothesis import strategies as st
-from v2_kit import V2
 
 from penstock.broker.lookupd.announcer import LookupOptions, split_address
 from penstock.broker.lookupd.registration import Registration
 from penstock.broker.lookupd.topic_directory import ChannelInheritance, parse_channels
 from penstock.broker.options import BrokerOptions
 from penstock.core.errors import InvalidRequest, Unavailable
+from tests.broker.broker_kit import RunningBroker
+from tests.broker.v2_kit import V2
+
+Answer = TypeVar("Answer")
 
 if TYPE_CHECKING:
     from penstock.broker.lookupd.announcer import LookupdAnnouncer
@@ -68,9 +70,9 @@ def test_it_says_who_it_is_and_then_what_it_has() -> None:
     made.opened(0.0)
     assert made.take_output(0.0) == HELLO
     assert made.take_output(0.5) == b""
-    assert not made.identified
+    was_identified = made.identified
     made.receive_data(KNOWN, 0.5)
-    assert made.identified
+    assert (was_identified, made.identified) == (False, True)
     assert made.http_address == "there:4161"
     assert made.take_output(0.5) == b"REGISTER a x\nREGISTER a y\nREGISTER b\n"
 
@@ -285,9 +287,10 @@ class Nsqlookupd:
     async def _start(self, port: int) -> tuple[int, int]:
         self._tcp = await asyncio.start_server(self._serve, "127.0.0.1", port)
         self._http = await asyncio.start_server(self._serve_http, "127.0.0.1", 0)
-        return tuple(server.sockets[0].getsockname()[1] for server in (self._tcp, self._http))  # type: ignore[return-value]
+        tcp, http = (one.sockets[0].getsockname()[1] for one in (self._tcp, self._http))
+        return int(tcp), int(http)
 
-    def _run(self, work):
+    def _run(self, work: Coroutine[object, object, Answer]) -> Answer:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -56,13 +56,11 @@ def test_what_is_held_takes_the_room_of_caches() -> None:
 
 def test_consumers_wait_before_publishers_do() -> None:
     budget = MemoryBudget(100)
-    budget.hold("slow", 74)
-    assert budget.has_room
-    budget.hold("slow", 75)
-    assert not budget.has_room
-    assert not budget.is_full
-    budget.hold("publisher", 25)
-    assert budget.is_full
+    seen = []
+    for name, held in (("slow", 74), ("slow", 75), ("publisher", 25)):
+        budget.hold(name, held)
+        seen.append((budget.has_room, budget.is_full))
+    assert seen == [(True, False), (False, False), (False, True)]
 
 
 def test_who_knows_of_little_goes_on_when_others_wait() -> None:

@@ -484,7 +484,7 @@ class MessagesOfOneState:
                 for number in ids
             ]
         assert len(set(accepted)) == 1
-        return accepted[0]
+        return bool(accepted[0])
 
 
 def answering(event: MessageEvent) -> int:

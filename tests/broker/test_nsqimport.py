@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nsqd_writer_kit import TIME_NS, NsqdQueue, record, write_topics
 
 from penstock.broker.nsq_import import (
     NsqdChannel,
@@ -28,6 +27,7 @@ from penstock.broker.nsq_import.metadata import parse_metadata
 from penstock.broker.nsq_import.nsqd_records import RecordScanner
 from penstock.core.errors import Conflict, NotFound
 from penstock.storage.disk import OsFileSystem
+from tests.broker.nsqd_writer_kit import TIME_NS, NsqdQueue, record, write_topics
 
 TEXT = [b'{"number": %d, "text": "some words"}'.ljust(69) % i for i in range(100, 300)]
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
-from broker_kit import RunningBroker
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from nsqd_writer_kit import TIME_NS, NsqdQueue, write_topics
-from v2_kit import V2
 
 from penstock.broker.channel.persistence import restore
 from penstock.broker.nsq_import import ImportedTopic, NsqdFolder, NsqImport
@@ -23,11 +21,14 @@ from penstock.storage.journal import Journal
 from penstock.storage.queue.disk_queue import DiskQueueOptions
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
+from tests.broker.broker_kit import RunningBroker
+from tests.broker.nsqd_writer_kit import TIME_NS, NsqdQueue, write_topics
+from tests.broker.v2_kit import V2
 
 INLINE = DiskQueueOptions(sync_in_background=False)
 
 
-def run(source: Path, target: Path, **options: bool) -> list[ImportedTopic]:
+def run(source: Path, target: Path, **options: Any) -> list[ImportedTopic]:
     fs = OsFileSystem()
     with NsqdFolder.open(str(source), fs=fs) as opened:
         return NsqImport(opened, str(target), fs=fs, **options).run()

@@ -9,12 +9,12 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from broker_kit import RunningBroker
-from v2_kit import V2, sized
 
 from penstock.broker import message_id
 from penstock.broker.channel.channel_state import ChannelState
 from penstock.broker.channel.message_states import MessageState, offsets_in
+from tests.broker.broker_kit import RunningBroker
+from tests.broker.v2_kit import V2, sized
 
 if TYPE_CHECKING:
     from penstock.broker.options import BrokerOptions

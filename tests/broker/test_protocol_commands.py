@@ -52,7 +52,7 @@ def refusal(*pieces: bytes) -> str:
 def ids_of(command: c.Command) -> list[int]:
     assert isinstance(command, c.Finish)
     assert command.ids.dtype == np.int64
-    return command.ids.tolist()
+    return [int(one) for one in command.ids]
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def drain(codec: Codec, data: bytes, max_bytes: int) -> bytes:
 
 
 def masked(data: bytes) -> bytes:
-    crc = google_crc32c.value(data)
+    crc = int(google_crc32c.value(data))
     return ((((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
 
 

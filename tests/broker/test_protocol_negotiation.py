@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -130,10 +131,11 @@ def test_a_name_without_end_is_cut() -> None:
 def test_a_value_in_its_range_is_kept_and_answered(
     field: str, asked: int, attribute: str, kept: int, answered: str | None
 ) -> None:
-    negotiated = ask(feature_negotiation=True, **{field: asked})
+    fields: dict[str, Any] = {field: asked}
+    negotiated = ask(feature_negotiation=True, **fields)
     assert getattr(negotiated, attribute) == kept
     if answered is not None:
-        assert answer(**{field: asked})[answered] == kept
+        assert answer(**fields)[answered] == kept
 
 
 @pytest.mark.parametrize(
@@ -224,13 +226,16 @@ def test_what_is_no_utf8_in_a_name_is_replaced() -> None:
     assert (negotiated.client_id, negotiated.hostname) == ("a\ufffdb", "M\ufffdnchen")
 
 
+OF_OTHER_TYPES: tuple[tuple[tuple[str, ...], tuple[object, ...]], ...] = (
+    (INTEGERS, ("1000", True, 1000.5, [], {})),
+    (FLAGS, ("true", 1, 0, [], {})),
+    (TEXTS, (1, True, [], {})),
+)
+
+
 @pytest.mark.parametrize(
     ("field", "wrong"),
-    [
-        *((field, wrong) for field in INTEGERS for wrong in ("1000", True, 1000.5, [], {})),
-        *((field, wrong) for field in FLAGS for wrong in ("true", 1, 0, [], {})),
-        *((field, wrong) for field in TEXTS for wrong in (1, True, [], {})),
-    ],
+    [(field, wrong) for fields, values in OF_OTHER_TYPES for field in fields for wrong in values],
 )
 def test_a_value_of_another_type_is_refused(field: str, wrong: object) -> None:
     assert refusal(json.dumps({field: wrong}).encode()) == UNDECODABLE
@@ -238,7 +243,8 @@ def test_a_value_of_another_type_is_refused(field: str, wrong: object) -> None:
 
 @pytest.mark.parametrize("field", [*INTEGERS, *FLAGS, *TEXTS])
 def test_null_is_the_default(field: str) -> None:
-    assert ask(**{field: None}) == ask()
+    nothing: dict[str, Any] = {field: None}
+    assert ask(**nothing) == ask()
 
 
 def test_both_compressions_are_refused_where_both_are_offered() -> None:

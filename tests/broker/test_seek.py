@@ -7,10 +7,10 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from broker_kit import RunningBroker
-from v2_kit import V2, sized
 
-from penstock.storage.queue.disk_queue import DiskQueueOptions
+from penstock.storage.queue.disk_queue import DiskQueue, DiskQueueOptions
+from tests.broker.broker_kit import RunningBroker
+from tests.broker.v2_kit import V2, sized
 
 if TYPE_CHECKING:
     from penstock.broker.options import BrokerOptions
@@ -156,7 +156,9 @@ def test_only_what_retention_kept_comes_again(options: BrokerOptions) -> None:
         take(client, 40)
         settle(client)
         topic = broker.server.broker.topics.get("t")
-        topic.queues[0].sync()
+        queue = topic.queues[0]
+        assert isinstance(queue, DiskQueue)
+        queue.sync()
         held, consumed = topic.held_back(0)
         now_ms = broker.server.broker.clock.now_ms()
         topic.queues[0].retention.retain(now_ms, held=held, consumed=consumed)
@@ -170,3 +172,28 @@ def test_only_what_retention_kept_comes_again(options: BrokerOptions) -> None:
         seek(broker, f"to=offset&offset={earliest}")
         held, consumed = topic.held_back(0)
         assert held == {"channel c": earliest}
+
+
+def test_a_preview_counts_what_comes_again_or_is_skipped(broker: RunningBroker, client: V2) -> None:
+    client.publish("t", *(b"%d" % number for number in range(6)))
+    client.subscribe("t", "c", ready=1)
+    take(client, 6)
+    settle(client)
+    client.ready(0)
+    settle(client)
+    client.publish("t", *(b"%d" % number for number in range(6, 10)))
+
+    def effect(query: str) -> tuple[int, int, int]:
+        path = f"/channel/seek?topic=t&channel=c&preview=1&{query}"
+        (found,) = json.loads(broker.ask("POST", path).body)["partitions"]
+        return found["offset"], found["repeated"], found["skipped"]
+
+    assert effect("to=beginning") == (0, 6, 0)
+    assert effect("to=offset&offset=4") == (4, 2, 0)
+    assert effect("to=offset&offset=6") == (6, 0, 0)
+    assert effect("to=offset&offset=8") == (8, 0, 2)
+    assert effect("to=end") == (10, 0, 4)
+    client.ready(1)
+    assert take(client, 4) == [b"6", b"7", b"8", b"9"]  # nothing was moved
+    settle(client)
+    assert effect("to=end") == (10, 0, 0)

@@ -8,8 +8,9 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from broker_kit import RunningBroker
-from v2_kit import V2, batch, sized
+
+from tests.broker.broker_kit import RunningBroker
+from tests.broker.v2_kit import V2, batch, sized
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

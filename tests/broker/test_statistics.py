@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 import pytest
-from broker_kit import RunningBroker
-from v2_kit import V2
 
 from penstock.broker.client_registry import ClientStatistics
 from penstock.broker.statistics.document import duration_text, json_pieces, text_pieces
 from penstock.broker.statistics.topic_statistics import Selection
 from penstock.broker.tcp.client_session import ClientSession
 from reference.compatibility import sections
+from tests.broker.broker_kit import RunningBroker
+from tests.broker.v2_kit import V2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -40,7 +40,7 @@ INFO = [
     "topology_zone",
     "topology_region",
 ]
-OWN = ["loop_stall_ms", "unsynced", "thread_deaths"]
+OWN = ["loop_stall_ms", "unsynced", "thread_deaths", "access"]
 TOP = ["version", "health", "start_time", "topics", "memory", "producers"]
 TOPIC = [
     "topic_name",

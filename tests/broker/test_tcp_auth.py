@@ -8,18 +8,24 @@ import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from broker_kit import RunningBroker
 from hypothesis import given
 from hypothesis import strategies as st
-from v2_kit import V2, batch, sized
 
 from penstock.broker.options import BrokerOptions
 from penstock.broker.security.auth_servers import AuthMethod, AuthOptions, auth_url
 from penstock.broker.security.permissions import NamePattern, Permissions
+from penstock.broker.tcp.server import TcpServer
+from penstock.core.access.access_control import AccessControl
+from penstock.core.access.audit import AuditOptions
+from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest
+from tests.broker.broker_access_kit import AheadClock, Installation
+from tests.broker.broker_kit import RunningBroker
+from tests.broker.v2_kit import V2, batch, sized
 
 EVERYTHING = {"topic": ".*", "channels": [".*"], "permissions": ["publish", "subscribe"]}
 
@@ -75,25 +81,6 @@ def server() -> Iterator[AuthServer]:
         yield server
         server.shutdown()
         thread.join()
-
-
-class SteppedClock:
-    """A real clock that can be put forward."""
-
-    def __init__(self) -> None:
-        from penstock.core.clock import SystemClock
-
-        self._real = SystemClock()
-        self.ahead_ms = 0
-
-    def now_ms(self) -> int:
-        return self._real.now_ms() + self.ahead_ms
-
-    def monotonic_s(self) -> float:
-        return self._real.monotonic_s()
-
-    def wait(self, condition: threading.Condition, timeout_s: float | None) -> bool:
-        return self._real.wait(condition, timeout_s)
 
 
 @pytest.fixture
@@ -232,7 +219,7 @@ def test_asked_by_post_with_lists(options: BrokerOptions, server: AuthServer) ->
 def test_the_server_is_asked_again_when_its_answer_has_expired(
     options: BrokerOptions, server: AuthServer
 ) -> None:
-    clock = SteppedClock()
+    clock = AheadClock()
     with (
         RunningBroker(options, clock=clock) as broker,
         V2(broker.server.broker.tcp_port) as client,
@@ -255,7 +242,7 @@ def test_the_server_is_asked_again_when_its_answer_has_expired(
 def test_a_server_that_is_gone_at_the_end_of_its_answer_lets_nobody_on(
     options: BrokerOptions, server: AuthServer
 ) -> None:
-    clock = SteppedClock()
+    clock = AheadClock()
     with (
         RunningBroker(options, clock=clock) as broker,
         V2(broker.server.broker.tcp_port) as client,
@@ -275,12 +262,77 @@ def test_the_brokers_token_opens_everything_beside_the_servers(
     server.allow()
     with RunningBroker(dataclasses.replace(options, token="token")) as broker:
         with V2(broker.server.broker.tcp_port) as client:
-            assert authenticate(client, b"token")["identity"] == "token"
+            assert authenticate(client, b"token")["identity"] == "token:shared"
             client.publish("t", b"x")
         assert server.asked == []
         with V2(broker.server.broker.tcp_port) as client:
             client.send(b"AUTH\n", sized(b"other"))
             assert client.error() == "E_UNAUTHORIZED AUTH no authorizations found"
+
+
+def test_credentials_of_penstock_open_beside_the_servers(
+    options: BrokerOptions, server: AuthServer, tmp_path: Path
+) -> None:
+    installation = Installation(tmp_path / "access")
+    server.allow({**EVERYTHING, "topic": "^other$"})
+    with RunningBroker(options, access=installation.control) as broker:
+        port = broker.server.broker.tcp_port
+        with V2(port) as client:  # as with nsqd, the servers decide about everyone
+            client.send(b"PUB t\n", sized(b"x"))
+            assert client.error() == "E_AUTH_FIRST AUTH required before PUB"
+        installation.user("alice", "correct horse", "publisher")
+        secrets = (installation.token("ci", "publisher"), "alice:correct horse")
+        for text, name in zip(secrets, ("token:ci", "user:alice"), strict=True):
+            with V2(port) as client:
+                assert authenticate(client, text.encode())["identity"] == name
+                client.publish("t", b"x")
+        assert server.asked == []
+        for secret in (b"unknown", b"alice:unknown"):
+            with V2(port) as client:
+                assert authenticate(client, secret)["identity"] == "robin"
+                client.publish("other", b"x")
+                client.send(b"PUB t\n", sized(b"x"))
+                assert client.error().startswith("E_UNAUTHORIZED")
+        assert [asked["secret"] for asked in server.asked] == ["unknown", "alice:unknown"]
+
+
+def test_servers_do_not_decide_about_records_of_the_audit(
+    options: BrokerOptions, tmp_path: Path
+) -> None:
+    """Otherwise whoever may publish everywhere could forge them."""
+    folder = tmp_path / "access"
+    access = AccessControl(folder, SystemClock(), process="broker", audit=AuditOptions("audit"))
+    with RunningBroker(options, access=access) as broker:
+        for first, rest in ((b"PUB audit\n", sized(b"x")), (b"SUB audit.dead-letter c\n", b"")):
+            with V2(broker.server.broker.tcp_port) as client:
+                authenticate(client)
+                client.publish("audits", b"x")
+                client.send(first, rest)
+                assert client.error().startswith("E_UNAUTHORIZED")
+        assert broker.stored("audits") == [[b"x", b"x"]]
+
+
+def test_what_a_certificate_was_allowed_does_not_count_after_auth(
+    options: BrokerOptions, server: AuthServer, tmp_path: Path
+) -> None:
+    installation = Installation(tmp_path / "access")
+    installation.rules('[principals]\n"certificate:robin" = ["publisher"]\n')
+    server.allow({**EVERYTHING, "topic": "^other$"})
+    with (
+        RunningBroker(options, access=installation.control) as broker,
+        V2(broker.server.broker.tcp_port) as client,
+    ):
+        connections = broker.server.broker.clients
+        assert isinstance(connections, TcpServer)
+        client.ask(b"IDENTIFY\n", sized(b"{}"))
+        (connection,) = connections.connections.values()
+        connection.session.common_name = "robin"  # as if it had presented a certificate
+        connection.session.generation = -1
+        client.publish("t", b"x")
+        authenticate(client)
+        client.publish("other", b"x")
+        client.send(b"PUB t\n", sized(b"x"))
+        assert client.error().startswith("E_UNAUTHORIZED")
 
 
 def test_without_servers_and_token_auth_is_disabled(options: BrokerOptions) -> None:

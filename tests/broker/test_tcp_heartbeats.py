@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from stepped_loop_kit import run_stepped
 
 from penstock.broker.tcp.heartbeats import Heartbeats
 from penstock.testing.clock import VirtualClock
+from tests.broker.stepped_loop_kit import run_stepped
 
 
 class Client:

@@ -7,14 +7,14 @@ import json
 import signal
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from broker_kit import RunningBroker
-from broker_process_kit import BrokerProcess
-from v2_kit import V2, sized
 
 from penstock.broker.broker_client import BrokerClient, Requests
+from tests.broker.broker_kit import RunningBroker
+from tests.broker.broker_process_kit import BrokerProcess
+from tests.broker.v2_kit import V2, sized
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -155,8 +155,14 @@ def test_due_times_attempts_and_moves_survive_kill_9(tmp_path: Path) -> None:
                 other.finish(other.message().id, other.message().id)
                 other.send(b"FIN %s\n" % (b"f" * 16))
                 assert other.error()
-            seen = {m["body"]: m["due"] for m in http.peek("t", channel="c")["messages"]}
-        place = {"topic": "moved", "channel": "c", "to": "offset", "offset": 1}
+            peeked: Any = http.peek("t", channel="c")["messages"]
+            seen = {m["body"]: m["due"] for m in peeked}
+        place: dict[str, str | int] = {
+            "topic": "moved",
+            "channel": "c",
+            "to": "offset",
+            "offset": 1,
+        }
         with closing(Requests(url, None, timeout_s=30)) as requests:
             requests.ask("POST", "/channel/seek", place)
     with killed(tmp_path / "topics") as broker, V2(broker.tcp_port) as client:
@@ -164,7 +170,8 @@ def test_due_times_attempts_and_moves_survive_kill_9(tmp_path: Path) -> None:
         message = client.message()
         assert (message.body, message.attempts) == (b"tried", 4)
         with BrokerClient(f"http://127.0.0.1:{broker.http_port}") as http:
-            after = {m["body"]: m for m in http.peek("t", channel="c")["messages"]}
+            peeked = http.peek("t", channel="c")["messages"]
+            after = {m["body"]: m for m in peeked}
         assert after["put off"]["state"] == "requeued"
         assert after["deferred"]["state"] == "deferred"
         for body in ("put off", "deferred"):

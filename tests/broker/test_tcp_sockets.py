@@ -9,15 +9,15 @@ import stat
 from pathlib import Path
 
 import pytest
-from broker_kit import RunningBroker
-from port_faults_kit import check_at_each_call
-from v2_kit import V2, sized
 
 from penstock.broker.options import BrokerOptions
 from penstock.broker.protocol.negotiation import NegotiationLimits
 from penstock.broker.tcp import listeners
 from penstock.broker.tcp.listeners import bind_listener, bind_unix_listener
 from penstock.core.errors import InvalidRequest, Unavailable
+from tests.broker.broker_kit import RunningBroker
+from tests.broker.v2_kit import V2, sized
+from tests.kits.port_faults_kit import check_at_each_call
 
 
 @pytest.fixture

@@ -6,16 +6,18 @@ import contextlib
 import dataclasses
 import http.client
 import json
+import socket
 import ssl
 import struct
+import time
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
-from broker_kit import RunningBroker
-from v2_kit import V2, sized
 
+from penstock.broker.http_server import tls_gate
 from penstock.broker.options import BrokerOptions
 from penstock.broker.security.tls import (
     ClientCertificates,
@@ -26,6 +28,9 @@ from penstock.broker.security.tls import (
 )
 from penstock.broker.tcp import tcp_connection
 from penstock.core.errors import InvalidRequest
+from tests.broker.broker_access_kit import Installation
+from tests.broker.broker_kit import RunningBroker
+from tests.broker.v2_kit import V2, sized
 
 AUTHORITY = trustme.CA()
 CERTIFICATE = AUTHORITY.issue_cert("localhost", "127.0.0.1")
@@ -63,7 +68,7 @@ def secured(port: int, context: ssl.SSLContext, **fields: object) -> V2:
     return client
 
 
-def changed(options: BrokerOptions, **fields: object) -> BrokerOptions:
+def changed(options: BrokerOptions, **fields: Any) -> BrokerOptions:
     return dataclasses.replace(options, tls=dataclasses.replace(options.tls, **fields))
 
 
@@ -232,6 +237,82 @@ def test_clients_show_a_certificate_that_is_verified(
         assert broker.ask("GET", "/ping").status == 403
 
 
+def test_a_certificate_is_a_credential(options: BrokerOptions, tmp_path: Path) -> None:
+    strict = changed(
+        options,
+        root_ca=str(tmp_path / "ca.pem"),
+        client_certificates=ClientCertificates.REQUIRE_VERIFY,
+    )
+    installation = Installation(tmp_path / "access")
+    installation.rules('[principals]\n"certificate:robin" = ["publisher"]\n')
+    consumer = installation.token("consumer", "consumer").encode()
+    robin = trusting(AUTHORITY.issue_cert("client.example", common_name="robin"))
+    other = trusting(AUTHORITY.issue_cert("client.example", common_name="robin2"))
+    with RunningBroker(strict, access=installation.control) as broker:
+        port = broker.server.broker.tcp_port
+        with V2(port) as client:  # NSQ's clients go on without a secret
+            answer = json.loads(client.identify(tls_v1=True, feature_negotiation=True))
+            assert answer["auth_required"] is False
+        with secured(port, robin) as client:
+            client.publish("t", b"x")
+            client.send(b"SUB t c\n")
+            assert client.error() == 'E_UNAUTHORIZED AUTH failed for SUB on "t" "c"'
+        with secured(port, other) as client:
+            client.send(b"PUB t\n", sized(b"x"))
+            assert client.error() == 'E_UNAUTHORIZED AUTH failed for PUB on "t" ""'
+        with secured(port, robin) as client:  # a secret counts instead of the certificate
+            client.publish("t", b"x")
+            client.ask(b"AUTH\n", sized(consumer))
+            client.send(b"PUB t\n", sized(b"x"))
+            assert client.error() == 'E_UNAUTHORIZED AUTH failed for PUB on "t" ""'
+        with secured(port, other) as client:
+            client.ask(b"AUTH\n", sized(consumer))
+            client.subscribe("t", "c")
+        for context, status in ((robin, 200), (other, 403)):
+            connection = http.client.HTTPSConnection(
+                "localhost", broker.server.broker.https_port, context=context, timeout=30
+            )
+            connection.request("POST", "/pub?topic=t", b"x")
+            assert connection.getresponse().status == status
+            connection.close()
+        installation.rules("# none\n")
+        with V2(port) as client:  # no certificate has a role, so they need another credential
+            answer = json.loads(client.identify(tls_v1=True, feature_negotiation=True))
+            assert answer["auth_required"] is True
+
+
+def test_connections_with_a_certificate_are_counted_while_it_is_their_credential(
+    options: BrokerOptions, tmp_path: Path
+) -> None:
+    strict = changed(
+        options,
+        root_ca=str(tmp_path / "ca.pem"),
+        client_certificates=ClientCertificates.REQUIRE_VERIFY,
+    )
+    installation = Installation(tmp_path / "access")
+    installation.rules(
+        "[roles.one.quotas]\nconnections = 1\n"
+        '[principals]\n"certificate:robin" = ["publisher", "one"]\n'
+    )
+    publisher = installation.token("other", "publisher").encode()
+    robin = trusting(AUTHORITY.issue_cert("client.example", common_name="robin"))
+    with RunningBroker(strict, access=installation.control) as broker:
+        port = broker.server.broker.tcp_port
+        with secured(port, robin) as first:
+            first.publish("t", b"x")
+            first.publish("t", b"x")
+            with secured(port, robin) as second:
+                second.send(b"PUB t\n", sized(b"x"))
+                assert second.error().startswith(
+                    "E_AUTH_FAILED AUTH failed certificate:robin has as many connections"
+                )
+                assert second.closed()
+            first.ask(b"AUTH\n", sized(publisher))
+            first.publish("t", b"x")
+            with secured(port, robin) as third:
+                third.publish("t", b"x")
+
+
 def test_the_oldest_version_that_is_spoken(options: BrokerOptions) -> None:
     context = trusting()
     context.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -308,3 +389,103 @@ def test_a_handshake_that_never_comes_hears_no_heartbeats_and_ends(
         other.publish("t", b"x")
         # They would be taken for a part of the handshake.
         assert silent.piece() == b""
+
+
+# -- required of other hosts only
+
+
+@pytest.fixture
+def remote_only(options: BrokerOptions) -> BrokerOptions:
+    return changed(options, required=Requirement.REMOTE)
+
+
+def test_loopback_may_do_without_tls(remote_only: BrokerOptions) -> None:
+    with RunningBroker(remote_only) as broker, V2(broker.server.broker.tcp_port) as client:
+        client.publish("t", b"x")
+        connection = http.client.HTTPConnection("127.0.0.1", broker.server.http_port, timeout=20)
+        with contextlib.closing(connection):
+            connection.request("GET", "/info")
+            assert connection.getresponse().status == 200
+
+
+def test_other_hosts_need_tls(remote_only: BrokerOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tcp_connection, "is_loopback", lambda _host: False)
+    with RunningBroker(remote_only) as broker:
+        port = broker.server.broker.tcp_port
+        with V2(port) as client:
+            client.send(b"PUB t\n", sized(b"x"))
+            assert "TLS required" in client.error()
+        assert broker.server.broker.topics.find("t") is None
+        with secured(port, trusting()) as client:
+            client.publish("t", b"x")
+
+
+def test_the_plain_port_speaks_tls_too(remote_only: BrokerOptions) -> None:
+    with RunningBroker(remote_only) as broker:
+        port = broker.server.http_port
+        connection = http.client.HTTPSConnection("localhost", port, timeout=20, context=trusting())
+        with contextlib.closing(connection):
+            connection.request("POST", "/pub?topic=t", b"x")
+            assert connection.getresponse().status == 200
+
+
+def test_without_a_certificate_requiring_it_of_other_hosts_has_no_effect() -> None:
+    options = TlsOptions(required=Requirement.REMOTE)
+    assert options.requirement is Requirement.NOBODY
+    assert server_context(options) is None
+
+
+def test_a_client_of_nsq_gets_the_new_certificate(
+    remote_only: BrokerOptions, tls: TlsOptions, broker: RunningBroker
+) -> None:
+    """NSQ's clients change to TLS after the connection began."""
+    assert tls.certificate is not None
+    assert tls.key is not None
+    port = broker.server.broker.tcp_port
+    with secured(port, trusting()) as old:
+        other = AUTHORITY.issue_cert("localhost", "127.0.0.1")
+        chain = b"".join(blob.bytes() for blob in other.cert_chain_pems)
+        Path(tls.key).write_bytes(other.private_key_pem.bytes())
+        server = broker.server._servers
+        assert server is not None
+        assert server._tls is not None
+        assert not server._tls.refresh()  # the key without its certificate: incomplete
+        Path(tls.certificate).write_bytes(chain)
+        assert server._tls.refresh()
+        with secured(port, trusting()) as new:
+            assert peer(new) != peer(old)
+        old.publish("t", b"still works")
+
+
+def peer(client: V2) -> object:
+    assert isinstance(client.socket, ssl.SSLSocket)
+    found = client.socket.getpeercert()
+    assert found is not None
+    return found["serialNumber"]
+
+
+@pytest.mark.parametrize("plain_port", [True, False])
+def test_http_handshakes_end_in_time(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch, plain_port: bool
+) -> None:
+    monkeypatch.setattr(tls_gate, "HANDSHAKE_S", 0.2)
+    running = broker.server.broker
+    port = running.http_port if plain_port else running.https_port
+    before = running.guard.refused["tls_handshake"]
+    with socket.create_connection(("127.0.0.1", port), 20) as client:
+        client.sendall(b"\x16\x03\x01\x02\x00")
+        with contextlib.suppress(ConnectionResetError):
+            assert client.recv(100) == b""
+    until_s = time.monotonic() + 20
+    while running.guard.connections and time.monotonic() < until_s:
+        time.sleep(0.01)
+    assert running.guard.connections == 0
+    assert running.guard.refused["tls_handshake"] == before + 1
+
+
+def test_the_https_port_speaks_no_plain_http(broker: RunningBroker) -> None:
+    with socket.create_connection(("127.0.0.1", broker.server.broker.https_port), 20) as client:
+        client.sendall(b"GET /ping HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        with contextlib.suppress(ConnectionResetError):
+            assert client.recv(100) == b""
+    assert broker.server.broker.guard.refused["tls_plain"] == 1

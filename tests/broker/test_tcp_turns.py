@@ -7,14 +7,15 @@ import dataclasses
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from broker_kit import RunningBroker
-from v2_kit import sized
 
 from penstock.broker.protocol import commands as c
 from penstock.broker.protocol import frames
 from penstock.broker.tcp.server import TcpServer
 from penstock.broker.tcp.tcp_connection import TcpConnection
+from penstock.core.access.access_control import AccessControl
 from penstock.core.compression import Deflate
+from tests.broker.broker_kit import RunningBroker
+from tests.broker.v2_kit import sized
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,7 +66,8 @@ class Wire(asyncio.Transport):
 
 @pytest.fixture
 def broker(options: BrokerOptions) -> Iterator[RunningBroker]:
-    with RunningBroker(dataclasses.replace(options, tcp_port=0)) as running:
+    open_to_all = AccessControl.open()  # clients without a socket have no user
+    with RunningBroker(dataclasses.replace(options, tcp_port=0), access=open_to_all) as running:
         running.ask("POST", "/topic/create?topic=t")
         running.ask("POST", "/topic/create?topic=u")
         yield running

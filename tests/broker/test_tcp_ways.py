@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from stepped_loop_kit import run_stepped
 
 from penstock.broker.memory.memory_budget import MemoryBudget
 from penstock.broker.protocol import commands as c
@@ -16,6 +15,7 @@ from penstock.broker.tcp.input_buffer import InputBuffer
 from penstock.broker.tcp.output_buffer import OutputBuffer
 from penstock.core.compression import Deflate
 from penstock.testing.clock import VirtualClock
+from tests.broker.stepped_loop_kit import run_stepped
 
 LARGE = 1 << 17
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from broker_kit import RunningBroker
-from v2_kit import V2, batch, sized
 
 from penstock.broker.channel.drop_policy import ChannelOptions
 from penstock.broker.topics.options import TopicOptions
+from tests.broker.broker_kit import RunningBroker
+from tests.broker.v2_kit import V2, batch, sized
 
 if TYPE_CHECKING:
     from penstock.broker.options import BrokerOptions

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from broker_kit import RunningBroker
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -19,6 +18,8 @@ from starlette.routing import Route
 from penstock.broker.http_server.body_drain import BodyDrain
 from penstock.services.api.asgi import application
 from penstock.services.http_server import HttpServer
+from tests.broker.broker_kit import RunningBroker
+from tests.harness.access_kit import rules_with, with_token
 
 LIMIT = 1 << 20
 # Far more than the socket buffers of both ends hold.
@@ -34,13 +35,18 @@ async def _ignores_body(_request: Request) -> Response:
 
 
 @contextmanager
-def api(**options: str) -> Iterator[int]:
+def api(token: str | None = None) -> Iterator[int]:
     routes = [
         Route("/size", _size, methods=["POST"]),
         Route("/ignore", _ignores_body, methods=["POST"]),
     ]
     server = HttpServer(
-        application(routes, body_bytes_max=LIMIT, **options),  # type: ignore[arg-type]
+        application(
+            routes,
+            access=with_token(token),
+            rules=rules_with(routes),
+            body_bytes_max=LIMIT,
+        ),
         socket.create_server(("127.0.0.1", 0)),
     )
     server.start()
@@ -134,7 +140,7 @@ def test_a_body_that_does_not_come_ends_the_wait() -> None:
 
     client = Slow()
     scope = {"type": "http", "method": "POST", "headers": [(b"transfer-encoding", b"chunked")]}
-    dropping = BodyDrain(answers, total_timeout_s=10, idle_timeout_s=0.01)  # type: ignore[arg-type]
+    dropping = BodyDrain(answers, total_timeout_s=10, idle_timeout_s=0.01)
     asyncio.run(dropping(scope, client.receive, client.send))  # type: ignore[arg-type]
     start, body, last = client.sent
     assert (b"connection", b"close") in start["headers"]  # type: ignore[operator]

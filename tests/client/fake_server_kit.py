@@ -179,16 +179,17 @@ class Peer:
         if name in steps:
             await steps[name](name, *parts)
             return
+        given: list[str | int] = [*parts]
         numbers = {"RDY": 0, "REQ": 1}
         if name in numbers:
-            parts[numbers[name]] = int(parts[numbers[name]])
-        self.commands.append((name, *parts))
+            given[numbers[name]] = int(parts[numbers[name]])
+        self.commands.append((name, *given))
         if name == "SUB":
             self.send(self.manners.answers_sub)
         elif name == "CLS" and self.manners.answers_cls:
             self.send(frame(0, b"CLOSE_WAIT"))
         elif name == "RDY" and self.manners.on_ready is not None:
-            self.manners.on_ready(self, parts[0])
+            self.manners.on_ready(self, int(parts[0]))
 
     async def _identify(self, name: str) -> None:
         wanted = json.loads(await self._sized())

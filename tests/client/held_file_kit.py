@@ -7,6 +7,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.kits.this_host_kit import this_host_listed
+
 _WAIT_S = 120
 
 
@@ -47,7 +49,7 @@ class _Answer(http.server.BaseHTTPRequestHandler):
 @contextmanager
 def held_file(content: bytes) -> Iterator[HeldFile]:
     """Serve it until the end of the block, where everybody may go on."""
-    with HeldFile(content) as made:
+    with this_host_listed(), HeldFile(content) as made:
         threading.Thread(target=made.serve_forever, daemon=True).start()
         try:
             yield made

@@ -8,14 +8,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from certificates_kit import contexts
-from fake_server_kit import ClientWorld, FakeServer, Manners, address_of, frame, run, until
 
 from penstock.client import ConnectionOptions, Producer, ProducerOptions
 from penstock.client.options import BackoffOptions, Compression
 from penstock.client.v2.nsq_connection import NsqConnection, open_connection
 from penstock.client.v2.v2_protocol import Frame
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
+from tests.client.certificates_kit import contexts
+from tests.client.fake_server_kit import (
+    ClientWorld,
+    FakeServer,
+    Manners,
+    address_of,
+    frame,
+    run,
+    until,
+)
 
 pytestmark = pytest.mark.usefixtures("either_loop")
 

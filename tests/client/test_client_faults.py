@@ -10,9 +10,6 @@ from contextlib import suppress
 from functools import partial
 
 import pytest
-from call_faults_kit import Faults
-from fake_server_kit import ClientWorld, FakeServer, message_frame, run, until, use_loop
-from fault_cases_kit import DrawnCases, FaultPlan, count_calls, single_cases
 
 from penstock.client import (
     BackoffOptions,
@@ -25,6 +22,16 @@ from penstock.client import (
 )
 from penstock.client.v2.nsq_connection import NsqConnection
 from penstock.core.errors import Closed, PenstockError, Unavailable
+from tests.client.fake_server_kit import (
+    ClientWorld,
+    FakeServer,
+    message_frame,
+    run,
+    until,
+    use_loop,
+)
+from tests.harness.call_faults_kit import Faults
+from tests.kits.fault_cases_kit import DrawnCases, FaultPlan, count_calls, single_cases
 
 CLIENT = ("penstock.client",)
 ROTATE_S = 5.0

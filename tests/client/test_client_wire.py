@@ -5,13 +5,13 @@ from __future__ import annotations
 import struct
 
 import pytest
-from fake_server_kit import frame, message_frame
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.client.addresses import Address
 from penstock.client.v2 import v2_protocol
 from penstock.core.errors import InvalidRequest
+from tests.client.fake_server_kit import frame, message_frame
 
 MESSAGES = st.builds(
     lambda number, body, attempts: (

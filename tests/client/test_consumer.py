@@ -5,18 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
-from fake_server_kit import (
-    ClientWorld,
-    FakeServer,
-    Manners,
-    Peer,
-    address_of,
-    message_frame,
-    run,
-    until,
-)
 
 from penstock.client import (
     BackoffOptions,
@@ -28,6 +19,16 @@ from penstock.client import (
 from penstock.client.consumer import Handler
 from penstock.client.lookup import lookup_url, parse_answer
 from penstock.core.errors import Conflict, InvalidRequest, Unavailable
+from tests.client.fake_server_kit import (
+    ClientWorld,
+    FakeServer,
+    Manners,
+    Peer,
+    address_of,
+    message_frame,
+    run,
+    until,
+)
 
 pytestmark = pytest.mark.usefixtures("either_loop")
 
@@ -191,7 +192,7 @@ def test_a_failing_handler_requeues_and_slows_down() -> None:
                 await subscribed(server, ready=1)
                 done = c.statistics().succeeded
                 peer.send(batch(1))
-                await until(lambda done=done: c.statistics().succeeded == done + 1)
+                await until(partial(_has_succeeded, c, done + 1))
                 if not done:
                     await subscribed(server, ready=0)
                     await world.pass_over(1.0)
@@ -473,6 +474,14 @@ def test_iteration_ends_when_the_consumer_is_stopped() -> None:
     run(story())
 
 
+def _has_succeeded(consumer: Consumer, times: int) -> bool:
+    return consumer.statistics().succeeded == times
+
+
+def _is_asleep(world: ClientWorld, asked: list[str], tries: int) -> bool:
+    return len(asked) == tries and world.asleep(50.0)
+
+
 async def lookup_service(answers: list[tuple[int, bytes]]) -> tuple[asyncio.Server, list[str]]:
     asked: list[str] = []
 
@@ -542,7 +551,7 @@ def test_lookups_without_an_address_are_failed_tries() -> None:
                 "t", "c", lookup=lookup, options=options, environment=world.environment
             ) as c:
                 for tries, message in ((1, "no lookup service answers"), (2, "no server with")):
-                    await until(lambda tries=tries: len(asked) == tries and world.asleep(50.0))
+                    await until(partial(_is_asleep, world, asked, tries))
                     failure = c.connect_failure
                     assert failure is not None
                     assert failure.tries == tries

@@ -8,11 +8,11 @@ from collections.abc import Awaitable
 from typing import Any
 
 import pytest
-from fake_server_kit import ClientWorld, FakeServer, Manners, run, until, use_loop
 
 from penstock.client import AnswerLost, ConnectionOptions, Producer, ProducerOptions
 from penstock.client.producer import SendWindow
 from penstock.core.errors import Closed, InvalidRequest, Unavailable
+from tests.client.fake_server_kit import ClientWorld, FakeServer, Manners, run, until, use_loop
 
 pytestmark = pytest.mark.usefixtures("either_loop")
 
@@ -27,10 +27,10 @@ async def failure(waiting: Awaitable[None]) -> BaseException | None:
     return None
 
 
-def make(server: FakeServer, world: ClientWorld, **options: int) -> Producer:
-    return Producer(
-        server.address, options=ProducerOptions(**options), environment=world.environment
-    )
+def make(
+    server: FakeServer, world: ClientWorld, options: ProducerOptions | None = None
+) -> Producer:
+    return Producer(server.address, options=options, environment=world.environment)
 
 
 def test_publishes() -> None:
@@ -67,7 +67,10 @@ def test_many_are_under_way_and_answered_in_order() -> None:
 def test_what_is_under_way_is_bounded() -> None:
     async def story() -> None:
         world = ClientWorld()
-        async with FakeServer(SILENT) as server, make(server, world, max_in_flight_count=3) as p:
+        async with (
+            FakeServer(SILENT) as server,
+            make(server, world, ProducerOptions(max_in_flight_count=3)) as p,
+        ):
             tasks = [asyncio.create_task(p.publish("t", b"%d" % i)) for i in range(8)]
             peer = await server.peer()
             await peer.wait_for("PUB", 3)
@@ -88,7 +91,7 @@ def test_a_publish_that_nobody_waits_for_keeps_its_place_among_the_answers() -> 
     async def story() -> None:
         async with (
             FakeServer(SILENT) as server,
-            make(server, ClientWorld(), max_in_flight_count=2) as p,
+            make(server, ClientWorld(), ProducerOptions(max_in_flight_count=2)) as p,
         ):
             left = asyncio.create_task(p.publish("t", b"left"))
             kept = asyncio.create_task(p.publish("t", b"kept"))
@@ -244,7 +247,7 @@ def test_what_the_server_would_end_the_connection_over_is_refused_here() -> None
 def test_closing_waits_for_answers_and_ends_the_rest() -> None:
     async def story() -> None:
         async with FakeServer(SILENT) as server:
-            p = make(server, ClientWorld(), max_in_flight_count=1)
+            p = make(server, ClientWorld(), ProducerOptions(max_in_flight_count=1))
             with pytest.raises(Closed, match="not started"):
                 await p.publish("t", b"x")
             await p.start()

@@ -1,4 +1,4 @@
-"""NSQ clients of others, each in a process of its own that does what a test says."""
+"""Clients of others, each in a process of its own that does what a test says."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from typing import Any, NamedTuple, Self
 import pytest
 
 HERE = Path(__file__).parent
-INSTALLED = HERE.parent.parent / ".venv" / "conformance"
+ROOT = HERE.parent.parent
+INSTALLED = ROOT / ".venv" / "conformance"
 CLIENTS = ("pynsq", "ansq", "gnsq", "asyncnsq", "nsqjs")
 PATIENCE_S = 30.0
 
@@ -52,9 +53,14 @@ def command(client: str) -> list[str]:
 
 
 class Client:
-    """A client's process; its producers and consumers go by names."""
+    """A client's process; its producers and consumers go by names.
 
-    def __init__(self, kind: str) -> None:
+    Args:
+        kind: The client.
+        paths: Folders with packages of Python that it prefers to those of its environment.
+    """
+
+    def __init__(self, kind: str, *paths: str) -> None:
         self.kind = kind
         argv = command(kind)  # which skips the test if the client is not installed
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
@@ -66,7 +72,7 @@ class Client:
             env={
                 "PATH": os.environ["PATH"],
                 "NODE_PATH": str(INSTALLED / "node" / "node_modules"),
-                "PYTHONPATH": str(HERE),
+                "PYTHONPATH": os.pathsep.join([*paths, str(ROOT)]),
                 "PYTHONDONTWRITEBYTECODE": "1",
             },
         )
@@ -117,8 +123,8 @@ class Client:
         self._process.stdin.flush()
         return number
 
-    def end(self, number: int) -> None:
-        """Wait for an answer.
+    def end(self, number: int) -> Any:
+        """Wait for an answer, and return its value.
 
         Raises:
             Refused: The client says that it did not work.
@@ -130,10 +136,11 @@ class Client:
         del self._answers[number]
         if "error" in answer:
             raise Refused(answer["error"])
+        return answer["value"]
 
-    def ask(self, do: str, name: str, **more: object) -> None:
-        """Have something done."""
-        self.end(self.begin(do, name, **more))
+    def ask(self, do: str, name: str, **more: object) -> Any:
+        """Have something done, and return its value."""
+        return self.end(self.begin(do, name, **more))
 
     def message(self, consumer: str) -> Got:
         """Wait for a consumer's next message."""

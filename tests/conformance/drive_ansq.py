@@ -6,7 +6,8 @@ import asyncio
 from typing import Any
 
 import ansq
-from lines_kit import encoded, serve, tell
+
+from tests.conformance.lines_kit import encoded, serve, tell
 
 
 class Driver:

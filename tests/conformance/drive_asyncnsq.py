@@ -6,7 +6,8 @@ import asyncio
 from typing import Any
 
 import asyncnsq
-from lines_kit import encoded, serve, tell
+
+from tests.conformance.lines_kit import encoded, serve, tell
 
 ANSWER_S = 5.0
 

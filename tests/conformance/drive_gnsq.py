@@ -9,7 +9,8 @@ from typing import Any
 import gevent
 import gnsq
 from gevent.fileobject import FileObjectThread
-from lines_kit import encoded, say, tell
+
+from tests.conformance.lines_kit import encoded, say, tell
 
 
 class BareProducer:
@@ -32,6 +33,14 @@ class BareProducer:
         self._connection.close_stream()
 
 
+def in_bytes(features: dict[str, Any]) -> dict[str, Any]:
+    """Return the features with texts, such as a secret, as bytes."""
+    return {
+        name: value.encode() if isinstance(value, str) else value
+        for name, value in features.items()
+    }
+
+
 class Driver:
     def __init__(self) -> None:
         self.clients: dict[str, Any] = {}
@@ -39,7 +48,7 @@ class Driver:
 
     def produce(self, name: str, port: int, **features: Any) -> None:
         if features:
-            self.clients[name] = BareProducer(port, features)
+            self.clients[name] = BareProducer(port, in_bytes(features))
             return
         producer = gnsq.Producer([f"127.0.0.1:{port}"], max_backoff_duration=1)
         producer.start()
@@ -80,7 +89,7 @@ class Driver:
             max_tries=0,
             max_in_flight=in_flight,
             max_backoff_duration=1,
-            **features,
+            **in_bytes(features),
         )
         consumer.start(block=False)
         self.clients[name] = consumer

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import nsq
-from lines_kit import encoded, serve, tell
+
+from tests.conformance.lines_kit import encoded, serve, tell
 
 
 class QuickReader(nsq.Reader):

@@ -13,10 +13,10 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from broker_kit import RunningBroker
-from clients_kit import PATIENCE_S, Client, Got, Refused
 
 from penstock.broker.options import BrokerOptions
+from tests.broker.broker_kit import RunningBroker
+from tests.conformance.clients_kit import PATIENCE_S, Client, Got, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.conformance
 
 LACKING = {
+    ("ansq", "auth"): "it has no AUTH",
+    ("asyncnsq", "auth"): "it has no AUTH",
+    ("nsqjs", "optional auth"): "it sends AUTH unasked, which NSQ refuses as well",
     ("ansq", "deflate"): "its upgrade to deflate is not implemented",
     ("ansq", "snappy"): "its upgrade to snappy is not implemented",
     ("ansq", "tls"): "its upgrade to TLS is not implemented",
@@ -101,6 +104,10 @@ def pair(client: Client, broker: RunningBroker, topic: str) -> Iterator[Pair]:
     made = Pair(client, broker, topic)
     yield made
     made.leave()
+
+
+# How each client calls the secret of AUTH.
+SECRETS = {"pynsq": "auth_secret", "gnsq": "auth_secret", "nsqjs": "authSecret"}
 
 
 def require(client: Client, feature: str) -> None:
@@ -327,3 +334,48 @@ def publish_until_it_works(pair: Pair, body: str) -> None:
         else:
             return
     raise AssertionError(f"{pair.client.kind} does not come back:\n{pair.client.errors()}")
+
+
+@pytest.mark.parametrize("kind", ["token", "user and password"])
+def test_a_client_with_a_secret_may_do_what_its_role_allows(
+    client: Client, guarded: RunningBroker, secrets: dict[str, str], topic: str, kind: str
+) -> None:
+    require(client, "auth")
+    pair = Pair(client, guarded, topic)
+    secret = {SECRETS[client.kind]: secrets[kind]}
+    try:
+        pair.produce(**secret)
+        pair.publish("one")
+        pair.publish_batch("two", "three")
+        consumer = pair.consume(in_flight=1, finish=True, **secret)
+        for body in ("one", "two", "three"):
+            assert pair.client.message(consumer).body == body
+    finally:
+        pair.leave()
+
+
+def test_a_secret_is_not_needed_where_nothing_is_configured(client: Client, pair: Pair) -> None:
+    require(client, "auth")
+    require(client, "optional auth")
+    secret = {SECRETS[client.kind]: "penstock_some_secret"}
+    pair.produce(**secret)
+    pair.publish("one")
+    assert client.message(pair.consume(finish=True, **secret)).body == "one"
+
+
+def test_a_client_without_the_right_gets_no_message(
+    client: Client, guarded: RunningBroker, secrets: dict[str, str], topic: str
+) -> None:
+    require(client, "auth")
+    pair = Pair(client, guarded, topic)
+    name = SECRETS[client.kind]
+    try:
+        pair.produce(**{name: secrets["publisher"]})
+        pair.publish("one")
+        with contextlib.suppress(Refused):
+            pair.consume(**{name: secrets["publisher"]})
+        consumer = pair.consume("mine", finish=True, **{name: secrets["token"]})
+        assert client.message(consumer).body == "one"
+        assert list(guarded.server.broker.topics.get(topic).channels) == ["mine"]
+    finally:
+        pair.leave()

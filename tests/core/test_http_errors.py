@@ -39,7 +39,8 @@ def test_a_client_raises_an_error_with_the_same_remedy(kind: type[PenstockError]
     status, _ = status_and_code(error)
     body = json.dumps(error_body(error)).encode()
     raised = error_of_answer(status, body, "GET /x", remedies=REMEDIES)
-    assert (type(raised), str(raised)) == (RAISED.get(kind, kind), str(error))
+    remedy = f": {REMEDIES.token}" if kind is errors.Unauthenticated else ""
+    assert (type(raised), str(raised)) == (RAISED.get(kind, kind), f"{error}{remedy}")
 
 
 @pytest.mark.parametrize(
@@ -47,8 +48,8 @@ def test_a_client_raises_an_error_with_the_same_remedy(kind: type[PenstockError]
     [
         (307, errors.Unavailable),
         (400, errors.InvalidRequest),
-        (401, errors.InvalidRequest),
-        (403, errors.InvalidRequest),
+        (401, errors.Unauthenticated),
+        (403, errors.Forbidden),
         (404, errors.NotFound),
         (405, errors.InvalidRequest),
         (408, errors.Unavailable),

@@ -7,12 +7,11 @@ import contextlib
 import gc
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 import uvloop
-from call_faults_kit import Faults
 
 from penstock.core import loop_tasks, threads
 from penstock.core.errors import Closed, Unavailable
@@ -27,6 +26,7 @@ from penstock.core.loop_tasks import (
     watch_loop,
 )
 from penstock.core.threads import DEATHS, Death, Deaths, OnDeath
+from tests.harness.call_faults_kit import Faults
 
 LIMIT_S = 30.0
 CORE = ("penstock.core.loop_tasks", "penstock.core.threads")
@@ -59,7 +59,9 @@ async def return_at_once() -> None:
 
 
 @pytest.mark.parametrize("body", [fail, return_at_once])
-def test_a_body_that_ends_by_itself_ends_the_process(ended: list[Death], body) -> None:
+def test_a_body_that_ends_by_itself_ends_the_process(
+    ended: list[Death], body: Callable[[], Coroutine[object, object, None]]
+) -> None:
     async def story() -> None:
         await keep_running("retention", body)
 
@@ -150,7 +152,9 @@ def test_a_job_that_fails_is_counted_and_its_exception_is_its_own(ended: list[De
 
 
 @pytest.mark.parametrize("body", [fail, return_at_once])
-def test_shielded_work_ends_though_its_caller_is_cancelled(ended: list[Death], body) -> None:
+def test_shielded_work_ends_though_its_caller_is_cancelled(
+    ended: list[Death], body: Callable[[], Coroutine[object, object, None]]
+) -> None:
     steps: list[str] = []
 
     async def work(goes_on: asyncio.Event) -> None:
@@ -251,7 +255,8 @@ def test_a_task_that_nobody_awaits_ends_the_process(
 ) -> None:
     def story() -> None:
         start_awaited(fail())
-        asyncio.get_running_loop().call_soon(asyncio.get_running_loop().call_soon, gc.collect)
+        loop = asyncio.get_running_loop()
+        loop.call_soon(lambda: loop.call_soon(gc.collect))
 
     on_loop(make_loop, story)
     (death,) = ended
@@ -339,7 +344,7 @@ class GatedLoop(asyncio.SelectorEventLoop):
         self._pass("close")
         super().close()
 
-    def call_soon_threadsafe(self, *arguments, **named):  # type: ignore[no-untyped-def]
+    def call_soon_threadsafe(self, *arguments, **named):  # type: ignore[no-untyped-def, override]
         handle = super().call_soon_threadsafe(*arguments, **named)
         self.handed_over.set()
         return handle

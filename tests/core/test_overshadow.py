@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,31 +11,32 @@ from hypothesis import strategies as st
 from penstock.core.errors import Conflict
 from penstock.core.intervals import Interval
 from penstock.core.timeline.chunks import UNKNOWN_CORE, KeyRange, PartitionChunk, RootRange
-from penstock.core.timeline.timeline import Timeline
+from penstock.core.timeline.timeline import Timeline, TimelinePiece
 
+Chunk = PartitionChunk[str]
 DAY = Interval(1, 2)
 
 
-def first(number, core=0):
+def first(number: int, core: int = 0) -> Chunk:
     return PartitionChunk(number, core, str(number))
 
 
-def over(number, start, end, minor, size):
+def over(number: int, start: int, end: int, minor: int, size: int) -> Chunk:
     return PartitionChunk(number, 0, str(number), place=RootRange(start, end, minor, size))
 
 
-def timeline(*chunks) -> Timeline[str]:
+def timeline(*chunks: Chunk) -> Timeline[str]:
     made: Timeline[str] = Timeline()
     for chunk in chunks:
         made.add(DAY, "v1", chunk)
     return made
 
 
-def numbers(pieces) -> list[int]:
+def numbers(pieces: Iterable[TimelinePiece[str]]) -> list[int]:
     return [chunk.number for piece in pieces for chunk in piece.chunks]
 
 
-def visible(made) -> list[int]:
+def visible(made: Timeline[str]) -> list[int]:
     return numbers(made.lookup(DAY))
 
 
@@ -100,7 +103,7 @@ def test_a_smaller_range_does_not_hide_a_larger_one() -> None:
 @pytest.mark.parametrize(
     "chunk", [over(32770, 0, 3, 1, 2), over(32770, 0, 3, 1, 5)], ids=["too many", "another size"]
 )
-def test_a_group_has_one_size(chunk) -> None:
+def test_a_group_has_one_size(chunk: Chunk) -> None:
     made = timeline(*ROOTS, *FULL)
     with pytest.raises(Conflict, match="larger minor version"):
         made.add(DAY, "v1", chunk)
@@ -117,8 +120,8 @@ def test_an_object_of_the_same_version_may_be_overshadowed() -> None:
     assert made.is_overshadowed(DAY, "v0", RootRange(3, 4, 0, 1))
 
 
-def link(number, start, end):
-    keys = KeyRange(("a",), start and (start,), end and (end,))
+def link(number: int, start: str | None, end: str | None) -> Chunk:
+    keys = KeyRange(("a",), (start,) if start else None, (end,) if end else None)
     return PartitionChunk(number, UNKNOWN_CORE, str(number), place=keys)
 
 
@@ -156,7 +159,9 @@ def naive(present: set[int]) -> list[int]:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from(pool)), max_size=30))
-def test_the_newest_full_group_shows_in_whatever_order_chunks_come_and_go(steps) -> None:
+def test_the_newest_full_group_shows_in_whatever_order_chunks_come_and_go(
+    steps: list[tuple[bool, Chunk]],
+) -> None:
     made: Timeline[str] = Timeline()
     present: set[int] = set()
     for adds, chunk in steps:

@@ -200,7 +200,7 @@ def test_values_that_the_footer_denies_are_bounded(
     monkeypatch.setattr(parquet_bounds, "BATCH_BYTES_MAX", 1 << 20)
     form = {"use_dictionary": dictionary, "data_page_size": 100_000}
     file = stored_columns({"a": ["0" * 200] * 60_000}, **form)
-    wrong = {"total_uncompressed_size": 100, "encodings": ("PLAIN", "RLE")}
+    wrong: dict[str, Any] = {"total_uncompressed_size": 100, "encodings": ("PLAIN", "RLE")}
     metadata: Any = WrongFooter(pq.read_metadata(file), **wrong)
     for all_pages, is_bounded in ((True, True), (False, False)):
         [(_, rows)] = runs_of_groups(

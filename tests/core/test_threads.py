@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 
 import pytest
-from call_faults_kit import Faults
 
 from penstock.core import threads
 from penstock.core.errors import Closed, Unavailable
@@ -23,6 +22,7 @@ from penstock.core.threads import (
     pause_s,
     start_job,
 )
+from tests.harness.call_faults_kit import Faults
 
 LIMIT_S = 30.0
 
@@ -326,7 +326,7 @@ def test_a_thread_that_never_started_is_joined_at_once() -> None:
 
 
 def test_a_body_that_waits_for_a_condition_is_ended_and_joined(ends: Ends) -> None:
-    changed, rounds = threading.Condition(), []
+    changed, rounds = threading.Condition(), list[bool]()
 
     def body() -> None:
         while not thread.is_end_expected:

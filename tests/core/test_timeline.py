@@ -6,6 +6,8 @@ Days are written as numbers; `[1,4)A` is a visible piece of the set A.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Sequence
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -14,39 +16,53 @@ from hypothesis import strategies as st
 from penstock.core.errors import Conflict, InvalidRequest
 from penstock.core.intervals import Interval
 from penstock.core.timeline.chunks import PartitionChunk, RootRange, UpdateGroups
-from penstock.core.timeline.timeline import Timeline, pieces_of
+from penstock.core.timeline.timeline import Timeline, TimelinePiece, pieces_of
+
+Pieces = list[TimelinePiece[str]]
+Span = tuple[int, int, int, int]
 
 
 class Sets:
     """A timeline of named sets; a set is given as ``"A", start, end, version``."""
 
-    def __init__(self, *sets) -> None:
+    def __init__(self, *sets: tuple[str, int, int, int]) -> None:
         self.timeline: Timeline[str] = Timeline()
         for item in sets:
             self.add(*item)
 
-    def add(self, name, start, end, version, *, numbers=(0,), core=0, no_data=False) -> None:
+    def add(
+        self,
+        name: str,
+        start: int,
+        end: int,
+        version: int,
+        *,
+        numbers: Iterable[int] = (0,),
+        core: int = 0,
+        no_data: bool = False,
+    ) -> None:
         for number in numbers:
             chunk = PartitionChunk(number, core, f"{name}{number}", no_data=no_data)
             self.timeline.add(Interval(start, end), f"v{version}", chunk)
 
-    def remove(self, start, end, version, number=0):
+    def remove(self, start: int, end: int, version: int, number: int = 0) -> str | None:
         return self.timeline.remove(Interval(start, end), f"v{version}", number)
 
-    def visible(self, start, end, **how) -> str:
-        return self._text(self.timeline.lookup(Interval(start, end), **how))
+    def visible(self, start: int, end: int, *, skip_no_data: bool = False) -> str:
+        pieces = self.timeline.lookup(Interval(start, end), skip_no_data=skip_no_data)
+        return self._text(pieces)
 
-    def incomplete_ok(self, start, end) -> str:
+    def incomplete_ok(self, start: int, end: int) -> str:
         return self._text(self.timeline.lookup_incomplete_ok(Interval(start, end)))
 
     def hidden(self) -> list[str]:
         return [piece.chunks[0].item[0] for piece in self.timeline.find_fully_overshadowed()]
 
-    def is_overshadowed(self, start, end, version) -> bool:
+    def is_overshadowed(self, start: int, end: int, version: int) -> bool:
         return self.timeline.is_overshadowed(Interval(start, end), f"v{version}")
 
     @staticmethod
-    def _text(pieces) -> str:
+    def _text(pieces: Pieces) -> str:
         return " ".join(
             f"[{p.interval.start_ms},{p.interval.end_ms}){p.chunks[0].item[0]}"
             f"{','.join(str(c.number) for c in p.chunks if c.number or len(p.chunks) > 1)}"
@@ -192,7 +208,9 @@ def test_24_what_only_touches_is_not_in() -> None:
     ("start", "end", "version", "expected"),
     [(2, 4, 2, True), (8, 10, 2, False), (0, 9, 1, True), (0, 13, 1, False)],
 )
-def test_is_overshadowed_asks_for_larger_versions_without_a_gap(start, end, version, expected):
+def test_is_overshadowed_asks_for_larger_versions_without_a_gap(
+    start: int, end: int, version: int, *, expected: bool
+) -> None:
     assert ten().is_overshadowed(start, end, version) is expected
 
 
@@ -219,13 +237,17 @@ def test_taking_out_what_is_not_there_gives_none() -> None:
 
 def test_a_chunk_is_found_by_its_interval_or_one_within() -> None:
     sets = Sets(("A", 1, 9, 1), ("B", 1, 9, 2), ("C", 3, 5, 3))
-    find = sets.timeline.find_chunk
-    assert [find(Interval(1, 9), f"v{version}", 0).item for version in (1, 2)] == ["A0", "B0"]
-    assert find(Interval(3, 5), "v1", 0).item == "A0"
-    assert find(Interval(3, 5), "v3", 0).item == "C0"
-    assert find(Interval(0, 5), "v1", 0) is None
+
+    def find(interval: Interval, version: str, number: int = 0) -> str | None:
+        found = sets.timeline.find_chunk(interval, version, number)
+        return None if found is None else found.item
+
+    assert [find(Interval(1, 9), f"v{version}") for version in (1, 2)] == ["A0", "B0"]
+    assert find(Interval(3, 5), "v1") == "A0"
+    assert find(Interval(3, 5), "v3") == "C0"
+    assert find(Interval(0, 5), "v1") is None
     assert find(Interval(1, 9), "v1", 1) is None
-    assert find(Interval(1, 9), "v4", 0) is None
+    assert find(Interval(1, 9), "v4") is None
 
 
 def test_what_is_visible_is_told_item_by_item_once() -> None:
@@ -290,7 +312,7 @@ def test_many_changes_at_once_are_as_good_as_one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize("clash", [(Interval(3, 6), "v"), (Interval(1, 2), "v")])
-def test_a_bulk_of_chunks_that_exclude_each_other_is_refused(clash) -> None:
+def test_a_bulk_of_chunks_that_exclude_each_other_is_refused(clash: tuple[Interval, str]) -> None:
     members = [
         (Interval(1, 5), "v", PartitionChunk(0, 0, "A")),
         (Interval(20, 30), "v", PartitionChunk(0, 0, "B")),
@@ -336,7 +358,7 @@ class Naive:
         ]
 
 
-def instants(pieces) -> list[tuple[int, int, int] | None]:
+def instants(pieces: Pieces) -> list[tuple[int, int, int] | None]:
     shown: list[tuple[int, int, int] | None] = [None] * TIME
     for piece in pieces:
         true = piece.true_interval
@@ -347,7 +369,9 @@ def instants(pieces) -> list[tuple[int, int, int] | None]:
 
 
 @given(steps)
-def test_the_timeline_agrees_with_the_rules_at_every_instant(steps) -> None:
+def test_the_timeline_agrees_with_the_rules_at_every_instant(
+    steps: list[tuple[bool, Span]],
+) -> None:
     timeline: Timeline[str] = Timeline()
     naive = Naive()
     for adds, (start, end, version, number) in steps:
@@ -398,13 +422,15 @@ def compare(timeline: Timeline[str], naive: Naive) -> None:
         assert timeline.is_overshadowed(Interval(start, end), str(version)) == covered
 
 
-def spans(timeline: Timeline[str]):
+def spans(timeline: Timeline[str]) -> tuple[Pieces, Pieces]:
     whole = Interval(0, TIME)
     return timeline.lookup(whole), timeline.lookup_incomplete_ok(whole)
 
 
 @given(st.lists(chunks, max_size=16), st.lists(chunks, max_size=8), st.randoms())
-def test_neither_order_nor_batches_matter(items, gone, rng) -> None:
+def test_neither_order_nor_batches_matter(
+    items: Sequence[Span], gone: Sequence[Span], rng: Random
+) -> None:
     first: Timeline[str] = Timeline()
     taken = []
     for start, end, version, number in dict.fromkeys(items):

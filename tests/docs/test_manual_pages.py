@@ -6,29 +6,27 @@ import re
 from pathlib import Path
 
 import pytest
-from markdown_kit import ROOT
 
-from manual.navigation import existing_pages
+from manual.navigation import expanded
 from manual.page_policy import InlineParts, foreign_addresses_of_css, violations
 from manual.pages import mistakes_of_markdown
 from manual.pictures import PictureMistake, inline_svg, with_pictures
+from tests.docs.markdown_kit import ROOT
 
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 10 10" {}>{}</svg>'
 
 
-def test_the_navigation_has_pages_that_exist_and_no_empty_sections(tmp_path: Path) -> None:
+def test_patterns_of_the_navigation_stand_for_pages_and_nothing_else_is_changed(
+    tmp_path: Path,
+) -> None:
+    """MkDocs reports pages that do not exist, so that they stay in the list."""
     for name in ("a.md", "d/index.md", "d/0002.md", "d/0001.md"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    nav = [
-        "a.md",
-        "missing.md",
-        {"Named": "missing.md"},
-        {"Empty": ["missing.md", {"Inner": ["missing.md"]}]},
-        {"Decisions": ["d/index.md", "d/*.md"]},
-    ]
-    found = existing_pages(nav, tmp_path)
-    assert found == ["a.md", {"Decisions": ["d/index.md", "d/0001.md", "d/0002.md"]}]
+    kept: list[str | dict[str, object]]
+    kept = ["a.md", "missing.md", {"Named": "missing.md"}, {"Outer": [{"Inner": ["missing.md"]}]}]
+    found = expanded([*kept, {"Decisions": ["d/index.md", "d/*.md"]}], tmp_path)
+    assert found == [*kept, {"Decisions": ["d/index.md", "d/0001.md", "d/0002.md"]}]
 
 
 def test_inline_scripts_and_styles_become_files(tmp_path: Path) -> None:
@@ -104,6 +102,13 @@ def test_lists_that_are_shown_as_written(text: str) -> None:
 def test_lists_that_are_not_shown_as_written() -> None:
     told = list(mistakes_of_markdown("text\n- one\n  - two\n\ntext\n1. one"))
     assert [one.partition(":")[0] for one in told] == ["line 2", "line 3", "line 6"]
+
+
+def test_a_file_name_that_is_not_a_title() -> None:
+    block = "```yaml{}\na: 1\n```\n"
+    assert list(mistakes_of_markdown(block.format(' title="a.yaml"'))) == []
+    told = list(mistakes_of_markdown(block.format(" a.yaml")))
+    assert told == ['line 1: write the name of a file as title="NAME"']
 
 
 def test_the_stylesheet_has_colours_for_dark_of_every_part_of_a_picture() -> None:

@@ -10,18 +10,21 @@ import shlex
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import pytest
-from markdown_kit import PAGES, ROOT, fences
 from typer.core import TyperGroup
 from typer.main import get_command
 
 from penstock.services.cli.entry import app
 from penstock.services.options.table import option_entries
+from tests.docs.markdown_kit import PAGES, ROOT, fences
 
 CURRENT = [page for page in PAGES if "decisions" not in page.relative_to(ROOT).parts]
 # Options of other programs that pages explain, and the program.
 FOREIGN = {
+    "--least": "of the mutation gate, `python -m tests.simulation.mutation`",
+    "--seconds": "of the mutation gate, as above",
     "--without": "make simulate",
 }
 SHELL = {"console", "bash", "sh", "shell"}
@@ -34,12 +37,14 @@ BEFORE = re.compile(r"(?:[A-Za-z_]\w*=.*|sudo|exec|time|nohup|env|do|then|!)")
 OPERATORS = {"|", "||", "&&", ";", "&", "(", ")", ">", ">>", "<", "<<", "2>"}
 
 
-Command = object  # of the command line; Typer has a Click of its own, or uses the package
+Command: TypeAlias = Any  # of the command line; Typer has a Click of its own, or uses the package
 
 
 @cache
 def root() -> TyperGroup:
-    return get_command(app)
+    found = get_command(app)
+    assert isinstance(found, TyperGroup)
+    return found
 
 
 def options_of(command: Command) -> set[str]:

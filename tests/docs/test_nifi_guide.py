@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from markdown_kit import ROOT, fences
-from nifi_swap_kit import nifi_swap_bytes
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError
@@ -25,6 +23,8 @@ from penstock.services.host.data_folder import DataFolder
 from penstock.services.processors import PROCESSORS
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 from penstock.storage.disk import OsFileSystem
+from tests.docs.markdown_kit import ROOT, fences
+from tests.harness.nifi_swap_kit import nifi_swap_bytes
 
 PAGE = ROOT / "docs" / "howto" / "move-from-nifi.md"
 QUEUE = "0a1b2c3d-0158-1000-ffff-ffffa1b2c3d4"

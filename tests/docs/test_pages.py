@@ -8,13 +8,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from markdown_kit import PAGES, ROOT, Fence, all_fences, anchors, fences, links
 
 from penstock.indexing.specs import parse_supervisor, parse_supervisor_spec
 from penstock.indexing.specs.batch.batch_task_specs import BATCH_TASK_TYPES, parse_batch_task
+from penstock.indexing.specs.lookup_spec import checked_lookup
 from penstock.indexing.specs.spec_text import read_object
 from penstock.services.cli.entry import run
+from tests.docs.markdown_kit import PAGES, ROOT, Fence, all_fences, anchors, fences, links
 
+# Pages of the manual, and those that a reader of the repository opens.
+BESIDE = {path for glob in ("*.md", ".github/**/*.md", "tests/**/*.md") for path in ROOT.glob(glob)}
+LINKED = [*PAGES, *sorted(BESIDE - {*PAGES})]
 EXAMPLES = ROOT / "src" / "penstock" / "services" / "examples"
 
 
@@ -36,7 +40,12 @@ def test_no_command_of_a_page_has_a_password_in_its_arguments() -> None:
     assert not found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_the_pages_beside_the_manual_are_checked() -> None:
+    names = {"README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"}
+    assert names <= {page.name for page in LINKED}
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     broken = []
     for path, anchor in links(page):
@@ -84,11 +93,13 @@ def own_processors(page: Path, folder: Path) -> list[Path]:
 
 
 def check_spec(value: object) -> None:
-    """Check a value that is the spec of a supervisor or a batch task; accept all others."""
+    """Check a value that is the spec of a supervisor, a batch task or a lookup; accept others."""
     if isinstance(value, dict) and value.get("type") in BATCH_TASK_TYPES:
         parse_batch_task(value)
     elif isinstance(value, dict) and {"type", "spec"} <= value.keys():
         parse_supervisor(value)
+    elif isinstance(value, dict) and "name" in value and value.keys() & {"map", "inputSource"}:
+        checked_lookup(value)
 
 
 @pytest.mark.parametrize("fence", all_fences("python"), ids=lambda f: f.place)

@@ -7,7 +7,8 @@ import sys
 from xml.etree import ElementTree as ET
 
 import pytest
-from markdown_kit import ROOT
+
+from tests.docs.markdown_kit import ROOT
 
 FOLDER = ROOT / "docs" / "pictures"
 sys.path.append(str(FOLDER))
@@ -43,6 +44,26 @@ def test_a_picture_has_words_for_who_cannot_see_it_and_no_styles(name: str) -> N
     assert len(root.findtext(f"{SVG}desc", "")) > 30
     assert not {one.tag for one in root.iter()} & {f"{SVG}style", f"{SVG}script"}
     assert not [one for one in root.iter() if one.get("style")]
+
+
+def test_identifiers_are_unique_over_all_pictures() -> None:
+    """A page may show several of them, also as code hosts put them into one document."""
+    found = [
+        (name, one.get("id"))
+        for name in DRAWN
+        for one in ET.fromstring(DRAWN[name].svg()).iter()
+        if one.get("id")
+    ]
+    assert len({identifier for _, identifier in found}) == len(found) > 5
+
+
+def test_labels_of_arrows_lie_above_lines_on_a_background() -> None:
+    picture = Picture(300, 100, "A test", "A picture with a label")
+    picture.arrow((10, 50), (290, 50), "label", at=(150, 50))
+    picture.line((150, 10), (150, 90))
+    *_, last = ET.fromstring(picture.svg())
+    assert last.text == "label"
+    assert (last.get("paint-order"), last.get("stroke")) == ("stroke", "#ffffff")
 
 
 def test_texts_that_do_not_fit_and_boxes_that_overlap_are_found() -> None:

@@ -71,6 +71,6 @@ def test_the_processor_of_a_flow_runs(name: str) -> None:
         one for one in read_flow(FLOWS[name]).flow.processors.values() if one.type == name
     )
     with ProcessorRunner(REGISTRY.find(name), example.properties) as runner:
-        runner.enqueue(trial.content, **trial.attributes)
+        runner.enqueue(trial.content, trial.attributes)
         runner.run()
         assert runner.counts() == trial.sent

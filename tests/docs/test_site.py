@@ -10,18 +10,19 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
 import yaml
-from markdown_kit import ROOT
 
 import penstock
 from manual import build
 from manual.build import NoMkDocs, site_files
 from manual.page_policy import foreign_addresses_of_css, violations
-from manual.wheel_hook import ManualHook
-from penstock.services.api.manual import MEDIA_TYPES, SITE
+from penstock.services.api.static_pages import MEDIA_TYPES, SITE
+from release.wheel_hook import WheelHook
+from tests.docs.markdown_kit import ROOT
 
 # In the theme's scripts, for functions that the manual does not use; the policy blocks them.
 UNUSED = {
@@ -91,9 +92,12 @@ def test_a_site_of_the_same_pages_is_not_built_again(
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project with the configuration of the manual, and no pages."""
-    for name in ("mkdocs.yml", "pyproject.toml"):
-        shutil.copy(ROOT / name, tmp_path)
+    """A project with the configuration of the manual; its list has `index.md` and decisions."""
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    text = (ROOT / "mkdocs.yml").read_text()
+    assert "\nnav:\n" in text
+    nav = "nav:\n  - index.md\n  - Decisions:\n      - decisions/*.md\n"
+    (tmp_path / "mkdocs.yml").write_text(text.partition("\nnav:\n")[0] + "\n" + nav)
     (tmp_path / "scripts").symlink_to(ROOT / "scripts")
     shutil.copytree(ROOT / "docs" / "assets", tmp_path / "docs" / "assets")
     (tmp_path / "docs" / "pictures").mkdir()
@@ -143,6 +147,16 @@ def test_mistakes_of_pages_fail_the_build(project: Path) -> None:
     assert any("unlisted.md" in line for line in lines)
 
 
+def test_a_page_of_the_list_that_does_not_exist_fails_the_build(project: Path) -> None:
+    (project / "docs" / "index.md").write_text("# Front\n")
+    with (project / "mkdocs.yml").open("a") as configuration:
+        configuration.write("  - Start:\n      - quickstart.md\n")
+    done = mkdocs(project)
+    assert done.returncode != 0
+    told = "'quickstart.md' is included in the 'nav' configuration, which is not found"
+    assert told in done.stderr
+
+
 def test_a_picture_and_a_table_need_no_style_in_the_page(project: Path) -> None:
     drawn = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9"><text>word</text></svg>'
     (project / "docs" / "pictures" / "drawn.svg").write_text(drawn)
@@ -173,36 +187,70 @@ def test_pages_of_the_navigation_are_named_once() -> None:
     assert "howto/replace-a-day.md" in listed
 
 
-def hook(folder: Path) -> tuple[ManualHook, list[str]]:
+def hook() -> tuple[WheelHook, list[str]]:
     warnings: list[str] = []
-    made = object.__new__(ManualHook)
+    made = object.__new__(WheelHook)
     made.__dict__["_BuildHookInterface__app"] = SimpleNamespace(display_warning=warnings.append)
     return made, warnings
 
 
-def test_the_wheel_has_the_files_of_the_manual(site: Path, tmp_path: Path) -> None:
-    made, warnings = hook(tmp_path)
-    included: dict[str, str] = {}
-    made.initialize("standard", {"force_include": included})
+@pytest.fixture
+def data() -> dict[str, Any]:
+    """What Hatchling passes to a hook."""
+    return {"force_include": {}, "sbom_files": []}
+
+
+def test_the_wheel_has_the_files_of_the_manual_and_what_is_in_them(
+    site: Path, data: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1795953600")
+    made, warnings = hook()
+    made.initialize("standard", data)
+    included = data["force_include"]
     assert included[str(site / "index.html")] == "penstock/services/site/index.html"
     assert len(included) == len(site_files(site))
+    (bill,) = map(Path, data["sbom_files"])
+    assert '"timestamp": "2026-11-29T12:00:00Z"' in bill.read_text()
+    assert '"name": "mkdocs-material"' in bill.read_text()
+    made.finalize("standard", data, "a.whl")
+    assert not bill.exists()
     assert warnings == []
 
 
-def test_an_editable_installation_builds_no_manual(tmp_path: Path) -> None:
-    made, _ = hook(tmp_path)
-    made.initialize("editable", {})
+def test_an_editable_installation_builds_no_manual(data: dict[str, Any]) -> None:
+    made, _ = hook()
+    made.initialize("editable", data)
+    made.finalize("editable", data, "a.whl")
+    assert data == {"force_include": {}, "sbom_files": []}
 
 
 def test_a_wheel_without_mkdocs_has_no_manual_and_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1795953600")
     monkeypatch.setattr(build, "_BUILDERS", ("no-such-package-here",))
-    made, warnings = hook(tmp_path)
-    included: dict[str, str] = {}
-    made.initialize("standard", {"force_include": included})
-    assert included == {}
+    made, warnings = hook()
+    made.initialize("standard", data)
+    assert data["force_include"] == {}
+    (bill,) = map(Path, data["sbom_files"])
+    assert "mkdocs-material" not in bill.read_text()
+    made.finalize("standard", data, "a.whl")
     assert "no-such-package-here" in warnings[0]
     assert "install mkdocs-material" in warnings[0]
     with pytest.raises(NoMkDocs):
         build.build_site()
+
+
+def test_a_wheel_without_git_has_a_fixed_time_and_a_warning(
+    data: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")  # so that what the hook sets is taken back
+    monkeypatch.delenv("SOURCE_DATE_EPOCH")
+    monkeypatch.setattr(build, "_BUILDERS", ("no-such-package-here",))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    made, warnings = hook()
+    made.initialize("standard", data)
+    assert os.environ["SOURCE_DATE_EPOCH"] == "1580601600"
+    assert '"timestamp": "2020-02-02T' in Path(data["sbom_files"][0]).read_text()
+    made.finalize("standard", data, "a.whl")
+    assert "set SOURCE_DATE_EPOCH" in warnings[1]

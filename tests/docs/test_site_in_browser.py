@@ -5,38 +5,48 @@ The browser is Debian's Chromium, which `scripts/setup browser` installs.
 
 from __future__ import annotations
 
-import os
-import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, expect
 
 from manual.build import site_files
 from penstock.services.api.asgi import application
-from penstock.services.api.manual import ManualRoutes
+from penstock.services.api.static_pages import ManualRoutes
 from penstock.services.http_server import HttpServer
+from tests.harness.access_kit import with_token
+from tests.kits.browser_kit import TIMEOUT_MS, Tab, started_browser
 
-# It runs as root in a container, and asks nobody for updates.
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
 SEARCH = "input.md-search__input"
 RESULT = ".md-search-result__link"
+PAGE_OF_RESULTS = ".md-search-result__item"
+# What readers searched for, and the page that they needed among the first ones.
+FIRST_PAGES = 3
+TASKS = {
+    "late data": "howto/late-events.html",
+    "delete rows": "howto/replace-a-day.html",
+    "task is stuck": "howto/find-a-slow-task.html",
+    "task hangs": "howto/find-a-slow-task.html",
+    "export to polars": "howto/read-with-other-engines.html",
+    "own processor": "howto/write-a-processor.html",
+    "custom processor": "howto/write-a-processor.html",
+    "dead-letter": "howto/find-missing-rows.html",
+    "semicolon": "howto/load-files.html",
+    "rotate a password": "howto/keep-secrets.html",
+    "row filter": "concepts/row-filters.html",
+}
 
 
 @pytest.fixture(scope="module")
 def server(site: Path) -> Iterator[str]:
     """The address of the manual."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        running = HttpServer(application(ManualRoutes(site).routes(), token="word"), listener)
+        running = HttpServer(
+            application(ManualRoutes(site).routes(), access=with_token("word")), listener
+        )
         running.start()
         yield f"http://127.0.0.1:{running.port}/docs/"
         running.stop()
@@ -44,32 +54,12 @@ def server(site: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    path = shutil.which("chromium")
-    if path is None:
-        assert "CI" not in os.environ, "no Chromium found: run scripts/setup browser"
-        pytest.skip("no Chromium found: run scripts/setup browser")
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+    with started_browser() as started:
         yield started
-        started.close()
 
 
-class Visit:
-    """A tab of the browser, with what the browser reports and requests."""
-
-    def __init__(self, page: Page) -> None:
-        self.page = page
-        self.reports: list[str] = []
-        self.requests: list[str] = []
-        page.on("console", self._on_console)
-        page.on("pageerror", lambda error: self.reports.append(str(error)))
-        page.on("request", self._on_request)
-
-    def _on_console(self, message: ConsoleMessage) -> None:
-        self.reports.append(f"{message.type}: {message.text}")
-
-    def _on_request(self, request: Request) -> None:
-        self.requests.append(request.url)
+class Visit(Tab):
+    """A tab with a page of the manual."""
 
     def open(self, address: str) -> None:
         answer = self.page.goto(address, wait_until="load")
@@ -86,7 +76,7 @@ class Visit:
 @pytest.fixture
 def visit(browser: Browser) -> Iterator[Visit]:
     context = browser.new_context()
-    context.set_default_timeout(60_000)
+    context.set_default_timeout(TIMEOUT_MS)
     yield Visit(context.new_page())
     context.close()
 
@@ -141,6 +131,26 @@ def test_the_search_finds_a_page(server: str, visit: Visit) -> None:
     assert visit.reports == []
 
 
+def test_the_search_finds_the_page_of_a_task_first(server: str, visit: Visit) -> None:
+    found = {}
+    visit.open(f"{server}?{urlencode({'q': 'topic'})}")
+    field, result = visit.page.locator(SEARCH), visit.page.locator(RESULT)
+    for text in TASKS:
+        # In the same page: its index is made once.
+        result.first.wait_for()
+        field.fill("")
+        field.press("Backspace")  # the theme waits for keys
+        expect(result).to_have_count(0)
+        field.fill(text)
+        field.press("End")
+        result.first.wait_for()
+        links = visit.page.locator(f"{PAGE_OF_RESULTS} > {RESULT}")
+        addresses = links.evaluate_all("links => links.map(link => link.pathname)")
+        pages = dict.fromkeys(one.partition("/docs/")[2] for one in addresses)
+        found[text] = list(pages)[:FIRST_PAGES]
+    assert {text: pages for text, pages in found.items() if TASKS[text] not in pages} == {}
+
+
 def test_the_search_works_where_pages_are_opened_as_files(site: Path, visit: Visit) -> None:
     visit.open((site / "index.html").as_uri())
     visit.search("topic partition")
@@ -163,6 +173,68 @@ def test_the_button_of_a_block_copies_its_commands(server: str, site: Path, visi
     commands = [line.removeprefix("$ ") for line in shown if line.startswith("$ ")]
     assert [line for line in copied.splitlines() if line] == commands
     assert visit.reports == []
+
+
+COMPATIBILITY = "reference/nsq-compatibility.html"
+STATUSES = """
+    () => [...document.querySelectorAll("article table")].flatMap((table) => {
+        const heads = [...table.querySelectorAll("th")].map((cell) => cell.innerText);
+        const rows = [...table.querySelectorAll("tbody tr")].filter((row) => row.checkVisibility());
+        return heads.at(-1) === "test"
+            ? rows.map((row) => row.cells[heads.indexOf("status")].innerText) : [];
+    })
+"""
+
+
+def test_tables_of_compatibility_are_filtered_with_the_keyboard(server: str, visit: Visit) -> None:
+    visit.open(server + COMPATIBILITY)
+    everything = visit.page.evaluate(STATUSES)
+    count = visit.page.locator("#status-filter output")
+    expect(count).to_have_text(f"{len(everything)} of {len(everything)} rows")
+    box = visit.page.get_by_role("checkbox", name="works")
+    box.focus()
+    # The boxes are in the order of the page: works, differs, no effect, absent.
+    for _ in range(3):
+        visit.page.keyboard.press("Tab")
+    visit.page.keyboard.press("Space")
+    absent = everything.count("absent")
+    expect(count).to_have_text(f"{absent} of {len(everything)} rows")
+    assert visit.page.evaluate(STATUSES) == ["absent"] * absent
+    expect(visit.page.get_by_text("No row of this table matches.").first).to_be_visible()
+    visit.page.keyboard.press("Shift+Tab")
+    visit.page.keyboard.press("Shift+Tab")
+    visit.page.keyboard.press("Space")
+    assert set(visit.page.evaluate(STATUSES)) == {"absent", "differs"}
+    visit.page.get_by_label("with the words").press_sequentially("E_BAD_MESSAGE mpub")
+    expect(count).to_have_text(f"1 of {len(everything)} rows")
+    assert visit.page.evaluate(STATUSES) == ["differs"]
+    assert visit.reports == []
+
+
+def test_tables_of_compatibility_are_filtered_where_pages_are_opened_as_files(
+    site: Path, visit: Visit
+) -> None:
+    visit.open((site / COMPATIBILITY).as_uri())
+    visit.page.get_by_role("checkbox", name="no effect").check()
+    assert set(visit.page.evaluate(STATUSES)) == {"no effect"}
+    assert visit.reports == []
+
+
+def test_without_javascript_a_page_of_compatibility_shows_everything(
+    server: str, site: Path, browser: Browser
+) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(server + COMPATIBILITY)
+    rows = page.locator("article tbody tr")
+    assert (
+        rows.count()
+        == (site / COMPATIBILITY).read_text().count("<tr>")
+        - page.locator("article thead tr").count()
+    )
+    assert all(row.is_visible() for row in rows.all())
+    assert page.locator("#status-filter *").count() == 0
+    context.close()
 
 
 def test_pictures_follow_the_colours(server: str, site: Path, visit: Visit) -> None:

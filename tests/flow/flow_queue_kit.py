@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from call_faults_kit import Faults
-
 from penstock.core.errors import Unavailable
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import Prioritizer, PriorityKey
@@ -17,6 +15,7 @@ from penstock.flow.swap.swap_file import SwapReader, write_swap_file
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem
+from tests.harness.call_faults_kit import Faults
 
 SMALL = QueueOptions(swap_threshold=8, swap_batch=4)
 

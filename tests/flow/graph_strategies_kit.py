@@ -76,9 +76,11 @@ CONNECTIONS = st.builds(
     back_pressure_count=st.integers(0, 1 << 40),
     back_pressure_size=TEXTS,
 )
+SECRETS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
 PARAMETERS = st.one_of(
     st.builds(Parameter, value=TEXTS, description=TEXTS),
     st.builds(Parameter, env=TEXTS, sensitive=st.booleans()),
+    st.builds(Parameter, secret=SECRETS, sensitive=st.just(value=True), description=TEXTS),
     st.builds(Parameter, file=TEXTS, sensitive=st.booleans(), description=TEXTS),
 )
 FUNNELS = st.dictionaries(NAMES, st.builds(Funnel, id=IDS, comments=TEXTS), max_size=2)

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from controller_kit import Pass, apply
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, CorruptData, NotFound
 from penstock.flow.controller.bulletins import LOGGER_NAME
 from penstock.flow.controller.controller import ControllerOptions, FlowController
+from penstock.flow.graph.flow_comments import FlowComments, PlacedComment
 from penstock.flow.graph.flow_model import Position
 from penstock.flow.graph.source_locations import InvalidFlow
 from penstock.flow.log_context import of_component
@@ -30,6 +30,8 @@ from penstock.flow.processor import (
 from penstock.flow.processor.processor_registry import ProcessorRegistry
 from penstock.flow.user_modules import FlowModules
 from penstock.storage.disk import OsFileSystem
+from penstock.storage.secrets.secret_sources import SECRETS, Secrets
+from tests.flow.controller_kit import Pass, apply
 
 
 class Source(Processor):
@@ -47,6 +49,19 @@ class Source(Processor):
         session.state.set({"made": str(max(made, self.count))})
         if made >= self.count:
             context.yield_(60_000)
+
+
+class Login(Processor):
+    """Uses a password."""
+
+    input = InputRequirement.REQUIRED
+    password = Property(str, sensitive=True)
+    success = Relationship("All.")
+
+    def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
+        for one in session.get_many(100):
+            length = str(len(self.password))
+            session.transfer(session.put_attributes(one, {"length": length}), self.success)
 
 
 class Sink(Processor):
@@ -103,7 +118,7 @@ class DataFolderWorld:
         self.open_ones: list[FlowController] = []
 
     def open(self, **environment: str) -> FlowController:
-        kinds = {kind.__name__: kind for kind in (Source, Pass, Sink, Stuck)}
+        kinds = {kind.__name__: kind for kind in (Source, Pass, Sink, Stuck, Login)}
         controller = FlowController.open(
             self.folder,
             fs=OsFileSystem(),
@@ -261,6 +276,31 @@ def test_a_secret_comes_from_the_environment(world: DataFolderWorld) -> None:
     assert first.attributes["word"] == "from outside"
 
 
+def test_a_sensitive_property_names_a_secret(
+    world: DataFolderWorld,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flow = FLOW.replace("{type: Pass}", "{type: Login, properties: {password: 'secret://shop'}}")
+    secrets = Secrets(tmp_path_factory.mktemp("secrets"))
+    monkeypatch.setattr(SECRETS, "_secrets", secrets)
+    controller = world.open()
+    with pytest.raises(InvalidFlow, match=r"processors.Mark.properties.password: unknown secret"):
+        apply(controller, flow)
+    secrets.store().set("shop", "open-sesame-4711")
+    apply(controller, flow)
+    controller.run_once("Make")
+    controller.run_once("Mark")
+    [first, *_] = controller.queue("Mark.success -> Count").listing.first()
+    assert first.attributes["length"] == "16"
+    secrets.store().remove("shop")
+    controller.run_once("Make")
+    controller.start()
+    files = [one for one in Path(world.folder).rglob("*") if one.is_file()]
+    assert files
+    assert not [one for one in files if b"open-sesame-4711" in one.read_bytes()]
+
+
 def test_bulletins_and_the_log_name_the_component(
     world: DataFolderWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -343,6 +383,22 @@ def test_a_stored_flow_with_numbers_of_more_than_64_bits_opens(
     assert label.position == Position(x=(1 << 63) - 1, y=-(1 << 63))
     assert [one for one in caplog.messages if "labels[0].position[0], which" in one]
     apply(again, FLOW)
+
+
+def test_comments_of_the_file_are_stored(world: DataFolderWorld) -> None:
+    comments = FlowComments((PlacedComment(("name",), ("# Ours",), "# beside"),), ("# end",))
+    controller = world.open()
+    apply(controller, FLOW)
+    assert not controller.apply(controller.applied.flow, comments=comments)
+    controller.stop()
+    controller.close()
+    again = world.open()
+    assert (again.applied.revision, again.applied.comments) == (2, comments)
+    again.close()
+    path = Path(world.folder) / "flow.json"
+    path.write_text(path.read_text("utf-8").replace("# end", "# end\\nprocessors: {}"), "utf-8")
+    with pytest.raises(CorruptData, match="not a line that begins with #"):
+        world.open()
 
 
 class Failing(Processor):

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from controller_kit import (
+
+from penstock.core.clock import SystemClock
+from penstock.core.errors import Closed, Conflict, NotFound, PenstockError, Unavailable
+from penstock.flow.controller.controller import FlowController
+from penstock.flow.graph.source_locations import InvalidFlow
+from penstock.flow.processor import ProcessContext, Processor, ProcessSession, Relationship
+from penstock.storage.disk import OsFileSystem
+from tests.flow.controller_kit import (
     CHANGED,
     KINDS,
     LINE,
@@ -24,13 +31,6 @@ from controller_kit import (
     states,
     wait_counted,
 )
-
-from penstock.core.clock import SystemClock
-from penstock.core.errors import Closed, Conflict, NotFound, PenstockError, Unavailable
-from penstock.flow.controller.controller import FlowController
-from penstock.flow.graph.source_locations import InvalidFlow
-from penstock.flow.processor import ProcessContext, Processor, ProcessSession, Relationship
-from penstock.storage.disk import OsFileSystem
 
 DAY_MS = 86_400_000
 

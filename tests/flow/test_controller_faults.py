@@ -6,8 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from call_faults_kit import FAULTS
-from controller_kit import LINE, ControllerWorld, apply, queued, states, wait_counted
 
 from penstock.core.errors import Closed, PenstockError, Unavailable
 from penstock.core.threads import DEATHS, Deaths, OwnedThread
@@ -18,6 +16,8 @@ from penstock.flow.graph.source_locations import InvalidFlow
 from penstock.flow.queue.queue import FlowFileQueue
 from penstock.flow.scheduling.component import ScheduledComponent
 from penstock.storage.disk import OsFileSystem
+from tests.flow.controller_kit import LINE, ControllerWorld, apply, queued, states, wait_counted
+from tests.harness.call_faults_kit import FAULTS
 
 # All go to whoever gave the command. Others than these end the control thread, too.
 ANSWERS = tuple(one for one in FAULTS if issubclass(one, PenstockError))

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from controller_kit import LINE, ControllerWorld, apply, settled, states, wait_counted
 
 from penstock.core.errors import Conflict
 from penstock.flow.controller.controller import FlowController
 from penstock.storage.disk import OsFileSystem
+from tests.flow.controller_kit import LINE, ControllerWorld, apply, settled, states, wait_counted
 
 
 class Guard:

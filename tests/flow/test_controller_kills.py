@@ -7,7 +7,12 @@ import threading
 from contextlib import suppress
 
 import pytest
-from controller_kit import (
+
+from penstock.core.errors import PenstockError, Unavailable
+from penstock.flow.controller.controller import ControllerOptions, FlowController
+from penstock.flow.repository.options import RepositoryOptions
+from penstock.testing.memory_disk import CrashableFileSystem, Disk, PowerLoss
+from tests.flow.controller_kit import (
     CHANGED,
     ControllerWorld,
     apply,
@@ -18,11 +23,6 @@ from controller_kit import (
     states,
     tell,
 )
-
-from penstock.core.errors import PenstockError, Unavailable
-from penstock.flow.controller.controller import ControllerOptions, FlowController
-from penstock.flow.repository.options import RepositoryOptions
-from penstock.testing.memory_disk import CrashableFileSystem, Disk, PowerLoss
 
 TOTAL = 300
 FLOW = """

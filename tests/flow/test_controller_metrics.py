@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from controller_kit import LINE, ControllerWorld, apply, wait_counted
 
 from penstock.core.metrics import Sample
 from penstock.flow.controller.controller import FlowController
@@ -16,6 +15,7 @@ from penstock.flow.controller.flow_status import FlowStatus
 from penstock.flow.queue.queue import QueueStatistics
 from penstock.services.api.flow.flow_json import connection_json
 from penstock.storage.disk import OsFileSystem
+from tests.flow.controller_kit import LINE, ControllerWorld, apply, wait_counted
 
 
 @pytest.fixture

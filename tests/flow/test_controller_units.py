@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from repository_kit import Opened
 
 from penstock.core.errors import Unavailable
 from penstock.core.waits import WaitTable
@@ -22,6 +21,7 @@ from penstock.flow.queue.queue_size import QueueOptions
 from penstock.flow.scheduling.component import prepare
 from penstock.flow.scheduling.component_protocol import TimedRun
 from penstock.flow.session.services import SessionServices
+from tests.flow.repository_kit import Opened
 
 
 class Deaf:

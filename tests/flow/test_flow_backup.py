@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from controller_kit import ControllerWorld, apply, number_in, state_of, wait_counted
-
 from penstock.core.clock import SystemClock
 from penstock.flow.controller.controller import ControllerOptions
 from penstock.flow.repository.options import RepositoryOptions
 from penstock.services.backup.backup import Backup, BackupSource
 from penstock.storage.deletion_hold import HoldingFileSystem
-from penstock.storage.disk import OsFileSystem
+from penstock.storage.disk import OsFileSystem, OsReadFile
 from penstock.storage.metadata import MetadataStore
 from penstock.storage.sqlite_urls import sqlite_url
+from tests.flow.controller_kit import ControllerWorld, apply, number_in, state_of, wait_counted
 
 TOTAL = 8_000
 LINE = f"""
@@ -95,3 +94,71 @@ def test_a_file_that_is_deleted_after_it_was_listed_leaves_no_other_out(tmp_path
     Backup(source, str(tmp_path / "backup"), Vanishing(), clock, "id", Silent()).run()
     store.close()
     assert (tmp_path / "backup/data/flow/flow.json").read_text() == "{}"
+
+
+class Deleting(OsFileSystem):
+    """The flow deletes a journal between the two listings of its folder."""
+
+    def __init__(self, journal: Path, live: HoldingFileSystem) -> None:
+        super().__init__()
+        self._journal = journal
+        self._live = live
+        self._listings = 0
+
+    def listdir(self, folder: str) -> list[str]:
+        try:
+            return super().listdir(folder)
+        finally:
+            self._listings += folder.endswith("/journals/1")
+            # All files of the flow are listed first, and then its journals.
+            if self._listings == 3 and self._journal.exists():
+                self._live.unlink(str(self._journal))
+
+
+def test_a_journal_that_is_deleted_while_its_folder_is_listed_is_copied(tmp_path: Path) -> None:
+    data, clock = tmp_path / "data", SystemClock()
+    journal = data / "flow/flowfiles/journals/1/0.log"
+    journal.parent.mkdir(parents=True)
+    journal.write_text("{}")
+    store = MetadataStore.open(sqlite_url(f"{data}/metadata.db"), clock=clock)
+    source = BackupSource(str(data), store, str(data / "segments"))
+    deleting = Deleting(journal, HoldingFileSystem(str(data), clock))
+    Backup(source, str(tmp_path / "backup"), deleting, clock, "id", Silent()).run()
+    store.close()
+    assert not journal.exists()
+    assert (tmp_path / "backup" / journal.relative_to(tmp_path)).read_text() == "{}"
+
+
+class Advancing(OsFileSystem):
+    """The flow goes on while its journal is copied."""
+
+    def open_read(self, path: str) -> OsReadFile:
+        if "/flowfiles/journals/" in path:
+            folder = Path(path).parents[3] / "provenance"
+            for name in ("1.spool", "durable", "withdrawn.json"):
+                (folder / name).write_text("after")
+        return super().open_read(path)
+
+
+def test_the_record_of_provenance_is_copied_after_the_journals_and_its_number_before(
+    tmp_path: Path,
+) -> None:
+    data, clock = tmp_path / "data", SystemClock()
+    journal = data / "flow/flowfiles/journals/1/0.log"
+    provenance = data / "flow/provenance"
+    for folder in (journal.parent, provenance):
+        folder.mkdir(parents=True)
+    journal.write_text("{}")
+    for name in ("1.spool", "1.index", "durable", "position.json", "withdrawn.json"):
+        (provenance / name).write_text("before")
+    store = MetadataStore.open(sqlite_url(f"{data}/metadata.db"), clock=clock)
+    source = BackupSource(str(data), store, str(data / "segments"))
+    Backup(source, str(tmp_path / "backup"), Advancing(), clock, "id", Silent()).run()
+    store.close()
+    copied = (tmp_path / "backup/data/flow/provenance").iterdir()
+    assert {one.name: one.read_text() for one in copied} == {
+        "1.spool": "after",
+        "withdrawn.json": "after",
+        "durable": "before",
+        "position.json": "before",
+    }

@@ -6,8 +6,6 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from controller_kit import CHANGED, KINDS, ControllerWorld, apply, queued, states, tell
-from repository_kit import SMALL
 
 from penstock.core.errors import Unavailable
 from penstock.flow.controller.controller import ControllerOptions
@@ -25,6 +23,8 @@ from penstock.storage.content.content_repository import ContentRepository
 from penstock.storage.content.options import ContentOptions
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem
+from tests.flow.controller_kit import CHANGED, KINDS, ControllerWorld, apply, queued, states, tell
+from tests.flow.repository_kit import SMALL
 
 RESERVE = 100_000
 REFUSED = threading.Event()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ ENVIRON = f"/proc/{os.getpid()}/environ"
 
 @pytest.fixture
 def data(tmp_path: Path) -> Iterator[Path]:
-    """Return a data folder with secrets and a segment; one part is on another disk."""
+    """Return a data folder with secrets; one part is on another disk."""
     folder = tmp_path / "data"
     (folder / "segments").mkdir(parents=True)
     (tmp_path / "disk").mkdir()
@@ -36,7 +37,7 @@ def data(tmp_path: Path) -> Iterator[Path]:
         (folder / file).write_text("secret\n")
     (tmp_path / "token").write_text("secret\n")
     kept = (folder, folder / "run", tmp_path / "token")
-    READ_GUARD.set(ReadGuard(tuple(map(str, kept)), (str(folder / "segments"),)))
+    READ_GUARD.set(ReadGuard(tuple(map(str, kept))))
     yield folder
     READ_GUARD.set(ReadGuard())
 
@@ -105,11 +106,39 @@ def test_a_flow_lists_no_folder_with_secrets(data: Path) -> None:
     assert len(skipped) == 2
 
 
-def test_segments_and_other_files_are_read(data: Path) -> None:
-    for path in (data / "segments" / "part.json", data.parent / "database"):
-        path.write_text("rows")
-        assert not refuses(FetchFile, file=str(path))
-        assert b"".join(map(bytes, open_folder(str(path)).pieces())) == b"rows"
+def test_other_files_are_read(data: Path) -> None:
+    path = data.parent / "database"
+    path.write_text("rows")
+    assert not refuses(FetchFile, file=str(path))
+    assert b"".join(map(bytes, open_folder(str(path)).pieces())) == b"rows"
+
+
+def test_segments_are_not_read(data: Path) -> None:
+    assert refuses(FetchFile, file=str(data / "segments" / "part.json"))
+
+
+KEPT_URL = "s3://bucket/penstock"
+
+
+@pytest.mark.parametrize(
+    ("url", "is_kept"),
+    [
+        ("s3://bucket/penstock", True),
+        ("s3://bucket/penstock/clicks/a.parquet", True),
+        ("s3a://bucket/penstock/clicks/a.parquet", True),
+        ("S3://bucket//penstock//clicks", True),
+        ("s3://bucket/penstock2/a.parquet", False),
+        ("s3://bucket/other/penstock", False),
+        ("s3://bucket", False),
+        ("gs://bucket/penstock/a", False),
+    ],
+)
+def test_urls_inside_of_the_deep_storage_are_not_read(url: str, is_kept: bool) -> None:
+    check = ReadGuard(kept_urls=(KEPT_URL,)).now()
+    with (
+        pytest.raises(InvalidRequest, match="must not read files of") if is_kept else nullcontext()
+    ):
+        check.url(url, url)
 
 
 def test_a_link_that_is_replaced_between_check_and_opening_is_noticed(

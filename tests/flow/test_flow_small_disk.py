@@ -11,11 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from controller_kit import ControllerWorld, apply, state_of, wait_counted
 
 from penstock.core.errors import Unavailable
 from penstock.flow.controller.controller import ControllerOptions
 from penstock.storage.disk import OsFileSystem
+from tests.flow.controller_kit import ControllerWorld, apply, state_of, wait_counted
 
 TOTAL = 15_000
 FLOW = f"""

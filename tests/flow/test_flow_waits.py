@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from controller_kit import ControllerWorld, apply
-from repository_kit import Opened
 
 from penstock.core.errors import Conflict, Dependency, Unavailable
 from penstock.core.waits import WaitTable
@@ -29,6 +27,8 @@ from penstock.flow.queue.queue_size import QueueOptions
 from penstock.flow.scheduling.component_protocol import TimedRun
 from penstock.flow.session.services import SessionServices
 from penstock.storage.disk import OsFileSystem
+from tests.flow.controller_kit import ControllerWorld, apply
+from tests.flow.repository_kit import Opened
 
 AWAY = Unavailable("no broker answers", dependency=Dependency.BROKER)
 

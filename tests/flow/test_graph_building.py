@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from graph_kit import TYPES, GetFile
 
 from penstock.core.errors import Conflict, InvalidRequest
 from penstock.flow.graph.builder import FlowBuilder
 from penstock.flow.graph.source_locations import InvalidFlow
 from penstock.flow.graph.validation import validate
 from penstock.flow.graph.yaml_reader import read_flow
+from tests.flow.graph_kit import TYPES, GetFile
 
 YAML = """
 name: flights
@@ -112,7 +112,7 @@ def test_what_does_not_fit_is_told_with_its_path() -> None:
     with pytest.raises(InvalidFlow) as error:
         flow.build()
     assert [str(problem) for problem in error.value.problems] == [
-        "parameters.s: a parameter needs exactly one of value, env and file",
+        "parameters.s: a parameter needs exactly one of value, env, file and secret",
         "processors.A.concurrent_tasks: must be at least 1",
         "processors.A.properties.p: must be a text, a number, true, false or a list of texts",
     ]

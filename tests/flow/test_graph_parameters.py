@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,12 +17,14 @@ from penstock.flow.graph.flow_index import FlowIndex
 from penstock.flow.graph.parameters import (
     ParameterValues,
     is_unclosed,
+    named_secrets,
     put_in,
     references,
     sole_reference,
 )
 from penstock.flow.graph.source_locations import InvalidFlow
 from penstock.flow.graph.yaml_reader import read_flow
+from penstock.storage.secrets.secret_sources import Secrets
 
 FLOW = """name: x
 parameters: {a: root a, b: root b}
@@ -70,6 +74,43 @@ def test_secrets_come_from_outside_and_are_not_shown() -> None:
     shown = repr(flow) + to_yaml(flow) + repr(values) + repr(properties) + f"{properties}"
     assert "hunter2" not in shown
     assert "sesame" not in shown
+
+
+def test_secrets_of_penstock_are_named_and_looked_up_at_each_start(tmp_path: Path) -> None:
+    secrets = Secrets(tmp_path / "secrets")
+    secrets.store().set("word", "hunter2")
+    text = (
+        "name: x\nparameters: {short: 'secret://word', long: {secret: word, description: d}}\n"
+        "processors: {P: {type: T, properties: {a: '#{short}', b: '#{long}', c: 'secret://word',"
+        " d: 'secret://word'}}}\n"
+    )
+    flow = read_flow(text, "f.yaml").flow
+    assert "short: secret://word\n" in to_yaml(flow)
+    assert read_flow(to_yaml(flow), "g.yaml").flow == flow
+    index = FlowIndex.of(flow)
+    assert named_secrets(index) == {"word"}
+    values = ParameterValues.load(index, {}, no_file, secrets=secrets)
+    properties = values.properties(index.components[0], sensitive={"a", "b", "c"})
+    named = {"a": "hunter2", "b": "hunter2", "c": "hunter2", "d": "secret://word"}
+    assert dict(properties) == named, "d is shown, so it names no secret"
+    assert "hunter2" not in repr(flow) + to_yaml(flow) + repr(values) + repr(properties)
+    secrets.store().set("word", "hunter3")
+    again = ParameterValues.load_known(index, {}, no_file, secrets)
+    assert again.properties(index.components[0], {"a"})["a"] == "hunter3"
+
+
+def test_a_secret_without_a_value_is_told_at_its_place(tmp_path: Path) -> None:
+    text = (
+        "name: x\nparameters: {p: 'secret://absent'}\n"
+        "processors: {P: {type: T, properties: {a: 'secret://missing'}}}\n"
+    )
+    read = read_flow(text, "f.yaml")
+    index, secrets = FlowIndex.of(read.flow), Secrets(tmp_path)
+    with pytest.raises(InvalidFlow, match=r"f.yaml:2:\d+: .*unknown secret 'absent'"):
+        ParameterValues.load(index, {}, no_file, read.places, secrets)
+    values = ParameterValues.load_known(index, {}, no_file, secrets)
+    with pytest.raises(InvalidFlow, match="unknown secret 'missing'"):
+        values.properties(index.components[0], {"a"})
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import pytest
-from graph_kit import TYPES, problems
 
 from penstock.flow.graph.builder import FlowBuilder
 from penstock.flow.graph.source_locations import InvalidFlow
 from penstock.flow.graph.validation import validate
 from penstock.flow.graph.yaml_reader import read_flow
+from tests.flow.graph_kit import TYPES, problems
 
 HEAD = """name: x
 parameters: {folder: /data, size: '3', secret: {env: S}}
@@ -53,16 +53,22 @@ PROCESSORS = {
     "{type: Put, properties: {password: clear}}": "f.yaml:6:43: "
     "processors.Put.properties.password: this "
     "property is sensitive: use only a sensitive "
-    "parameter, #{name}",
+    "parameter, #{name}, or a secret, secret://NAME",
+    "{type: Put, properties: {password: 'secret://a b'}}": "f.yaml:6:43: "
+    "processors.Put.properties.password: invalid name of a secret: use 1 to 128 of the "
+    "characters a-z, A-Z, 0-9, . _ - and begin with a letter or a digit",
+    "{type: Put, properties: {url: 'secret://shop'}}": "f.yaml:6:38: "
+    "processors.Put.properties.url: this value is shown, so it must not name a secret: use a "
+    "sensitive property",
     "{type: Put, properties: {password: 'x#{secret}'}}": "f.yaml:6:43: "
     "processors.Put.properties.password: "
     "this property is sensitive: use only "
-    "a sensitive parameter, #{name}",
+    "a sensitive parameter, #{name}, or a secret, secret://NAME",
     "{type: Put, properties: {password: '#{folder}'}}": "f.yaml:6:43: "
     "processors.Put.properties.password: "
     "this property is sensitive, but "
     "parameter 'folder' is not: define it "
-    "by env or file",
+    "by secret, env or file",
     "{type: Put, properties: {password: '#{sekret}'}}": "f.yaml:6:43: "
     "processors.Put.properties.password: "
     "unknown parameter 'sekret'; did you "

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from graph_kit import TYPES, problems
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from penstock.flow.graph import yaml_reader
 from penstock.flow.graph.flow_model import Retry, Schedule, Strategy
 from penstock.flow.graph.source_locations import FlowProblem, InvalidFlow
 from penstock.flow.graph.yaml_reader import LIMITS, read_flow
+from tests.flow.graph_kit import TYPES, problems
 
 GOOD = """
 name: flights
@@ -163,11 +163,18 @@ BAD = {
         "f.yaml:2:38: processors.a.schedule.perod: unknown field 'perod'; did you mean 'period'?"
     ),
     "name: x\nparameters: {p: {value: a, env: B}}": (
-        "f.yaml:2:17: parameters.p: a parameter needs exactly one of value, env and file"
+        "f.yaml:2:17: parameters.p: a parameter needs exactly one of value, env, file and secret"
     ),
     "name: x\nparameters: {p: {value: a, sensitive: true}}": (
-        "f.yaml:2:17: parameters.p: a sensitive value must not be written in the flow: use env "
-        "or file"
+        "f.yaml:2:17: parameters.p: a sensitive value must not be written in the flow: use "
+        "secret, env or file"
+    ),
+    "name: x\nparameters: {p: {secret: a, sensitive: false}}": (
+        "f.yaml:2:17: parameters.p: a secret is always sensitive: leave out sensitive"
+    ),
+    "name: x\nparameters: {p: 'secret://a/b'}": (
+        "f.yaml:2:17: parameters.p: invalid name of a secret: use 1 to 128 of the characters a-z,"
+        " A-Z, 0-9, . _ - and begin with a letter or a digit"
     ),
     "name: x\nparameters: {p?: 1}": (
         "f.yaml:2:14: parameters.p?: 'p?' is not a valid parameter name: use only letters, "

@@ -9,9 +9,6 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nifi_swap_kit import nifi_swap_bytes
-from repository_kit import Opened
-from test_nifi_swap import legacy
 
 from penstock.core.errors import CorruptData, Unavailable
 from penstock.flow.flowfile import FlowFile
@@ -33,6 +30,9 @@ from penstock.storage.content.claims import ContentClaim, ResourceClaim
 from penstock.storage.filesystem import FileSystem
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
+from tests.flow.repository_kit import Opened
+from tests.flow.test_nifi_swap import legacy
+from tests.harness.nifi_swap_kit import nifi_swap_bytes
 
 QUEUE = "0a1b2c3d-0158-1000-ffff-ffffa1b2c3d4"
 FOLDER = "/nifi"

@@ -9,7 +9,6 @@ from itertools import chain
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nifi_swap_kit import nifi_swap_bytes, schema_of
 
 from penstock.core.errors import CorruptData
 from penstock.flow.flowfile import FlowFile
@@ -18,6 +17,7 @@ from penstock.flow.swap.nifi.primitives import ByteReader, encode_utf
 from penstock.flow.swap.nifi.schema_swap_file import open_nifi_swap
 from penstock.flow.swap.nifi.swap_schema import write_schema
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
+from tests.harness.nifi_swap_kit import nifi_swap_bytes, schema_of
 
 QUEUE = "0a1b2c3d-0158-1000-ffff-ffffa1b2c3d4"
 NOW = 1_700_000_000_000

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 
 import pytest
-from session_kit import SessionWorld, full_disk
 
 from penstock.core.errors import CorruptData, Dependency, InvalidRequest, Unavailable
 from penstock.flow.processor import (
@@ -17,6 +16,7 @@ from penstock.flow.processor import (
     Relationship,
     StateManager,
 )
+from tests.flow.session_kit import SessionWorld, full_disk
 
 
 class Greet(Processor):

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import pytest
 
+from penstock.core.byte_sizes import parse_size
 from penstock.core.errors import Conflict, InvalidRequest, NotFound
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor import (
@@ -35,7 +36,7 @@ from penstock.flow.processor import (
 )
 from penstock.flow.processor.documentation import describe, expression_functions
 from penstock.flow.processor.processor_registry import ProcessorRegistry, installed_paths
-from penstock.flow.processor.property_types import PropertyType, parse_size, type_of
+from penstock.flow.processor.property_types import PropertyType, type_of
 from penstock.flow.user_modules import FlowModules
 
 

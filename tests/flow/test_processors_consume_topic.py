@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import NoReturn, cast
 
 import pytest
-from broker_kit import RunningBroker
 
 from penstock.broker.options import BrokerOptions
 from penstock.client import Consumer, Message
@@ -29,6 +28,15 @@ from penstock.flow.processors.topics.consume_topic import (
     _Arrived,
 )
 from penstock.testing.flow import ProcessorRunner
+from tests.broker.broker_kit import RunningBroker
+from tests.kits.this_host_kit import this_host_listed
+
+
+@pytest.fixture(autouse=True)
+def servers_of_this_host() -> Iterator[None]:
+    """Allow servers of tests."""
+    with this_host_listed():
+        yield
 
 
 @pytest.fixture(scope="module")

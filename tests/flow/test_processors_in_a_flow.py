@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from broker_kit import RunningBroker
 
 from penstock.broker.options import BrokerOptions
 from penstock.core.clock import SystemClock
@@ -21,6 +20,8 @@ from penstock.flow.graph.yaml_reader import read_flow
 from penstock.flow.processor.processor_registry import ProcessorRegistry
 from penstock.flow.processors.builtin import BUILTIN
 from penstock.storage.disk import OsFileSystem
+from tests.broker.broker_kit import RunningBroker
+from tests.kits.this_host_kit import this_host_listed
 
 FLOW = """
 name: through
@@ -43,6 +44,13 @@ connections:
   - {{from: Files.success, to: Publish}}
   - {{from: Consume.success, to: Again}}
 """
+
+
+@pytest.fixture(autouse=True)
+def servers_of_this_host() -> Iterator[None]:
+    """Allow servers of tests."""
+    with this_host_listed():
+        yield
 
 
 @pytest.fixture

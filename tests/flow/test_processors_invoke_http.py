@@ -13,6 +13,14 @@ import pytest
 from penstock.flow.processor import PropertyValue, RelationshipRetry
 from penstock.flow.processors.http.invoke_http import InvokeHTTP
 from penstock.testing.flow import ProcessorRunner
+from tests.kits.this_host_kit import this_host_listed
+
+
+@pytest.fixture(autouse=True)
+def servers_of_this_host() -> Iterator[None]:
+    """Allow servers of tests."""
+    with this_host_listed():
+        yield
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import http.client
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
+import trustme
 
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.flow.processor import PropertyValue
 from penstock.flow.processor.processor import InvalidConfiguration
 from penstock.flow.processors.http.listen_http import ListenHTTP
+from penstock.flow.processors.topics.service_addresses import SERVICE
 from penstock.testing.flow import ProcessorRunner
 
 Answer = tuple[int, bytes]
+AUTHORITY = trustme.CA()
+CERTIFICATE = AUTHORITY.issue_cert("localhost", "127.0.0.1")
 
 
 @pytest.fixture
@@ -261,6 +269,52 @@ def test_a_certificate_that_is_none_fails_the_start() -> None:
     with pytest.raises(InvalidRequest, match="certificate"):
         runner.start()
     runner.close()
+
+
+@pytest.fixture(scope="module")
+def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("listen") / "server.pem"
+    CERTIFICATE.private_key_and_cert_chain_pem.write_to_path(path)
+    return path
+
+
+@pytest.mark.parametrize("given", [(), ("token",), ("certificate",)])
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3"])
+def test_an_address_of_other_hosts_needs_a_certificate_and_a_token(
+    host: str, given: tuple[str, ...], pem: Path
+) -> None:
+    values = {"token": "s", "certificate": str(pem)}
+    runner = runner_of(host=host, **{name: values[name] for name in given})
+    lacks = " and ".join(name for name in ("certificate", "token") if name not in given)
+    with pytest.raises(InvalidRequest, match=rf"^host: .*set {lacks}, or listen on 127"):
+        runner.start()
+
+
+def test_with_both_or_if_the_service_allows_it_other_hosts_may_send(
+    pem: Path, threads: ThreadPoolExecutor
+) -> None:
+    with runner_of(host="0.0.0.0", certificate=str(pem), token="s") as runner:
+        tls = ssl.create_default_context()
+        AUTHORITY.configure_trust(tls)
+        port = runner.processor.bound_port
+        secure = http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=tls)
+        secure.request("POST", "/events", b"x", {"Authorization": "Bearer s"})
+        runner.run_when_woken()
+        assert secure.getresponse().status == 200
+        secure.close()
+        with socket.create_connection(("127.0.0.1", port), 20) as plain:
+            plain.sendall(b"POST /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            with suppress(ConnectionResetError):
+                assert plain.recv(100) == b""
+    before = SERVICE.addresses()
+    SERVICE.set(dataclasses.replace(before, insecure=True))
+    try:
+        with runner_of(host="0.0.0.0") as runner:
+            sending = threads.submit(send, runner, b"x")
+            runner.run_when_woken()
+            assert sending.result()[0] == 200
+    finally:
+        SERVICE.set(before)
 
 
 def test_what_will_not_do_is_refused() -> None:

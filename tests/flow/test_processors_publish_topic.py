@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from broker_kit import RunningBroker
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +19,15 @@ from penstock.flow.processors.topics.publish_topic import (
     read_intents,
 )
 from penstock.testing.flow import ProcessorRunner
+from tests.broker.broker_kit import RunningBroker
+from tests.kits.this_host_kit import this_host_listed
+
+
+@pytest.fixture(autouse=True)
+def servers_of_this_host() -> Iterator[None]:
+    """Allow servers of tests."""
+    with this_host_listed():
+        yield
 
 
 class Killed(Exception):

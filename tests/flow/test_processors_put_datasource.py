@@ -8,13 +8,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import orjson
 import pytest
-from broker_kit import RunningBroker
 
 from penstock.broker.options import BrokerOptions
 from penstock.core.errors import Dependency
 from penstock.flow.processor import PropertyValue
 from penstock.flow.processors.topics.put_datasource import PutDatasource
 from penstock.testing.flow import ProcessorRunner
+from tests.broker.broker_kit import RunningBroker
+from tests.kits.this_host_kit import this_host_listed
 
 JSON_SPEC = {"ioConfig": {"topic": "rides", "inputFormat": {"type": "json"}}}
 ANSWERS: dict[str, tuple[int, bytes]] = {
@@ -22,10 +23,19 @@ ANSWERS: dict[str, tuple[int, bytes]] = {
     "bare": (200, orjson.dumps(JSON_SPEC)),
     "csv": (200, orjson.dumps({"ioConfig": {"topic": "t", "inputFormat": {"type": "csv"}}})),
     "odd": (200, b"[]"),
+    "own": (200, orjson.dumps({"spec": {**JSON_SPEC, "dataSchema": {"dataSource": "own"}}})),
+    "foreign": (200, orjson.dumps({"spec": {**JSON_SPEC, "dataSchema": {"dataSource": "pay"}}})),
     "none": (200, b"<html>"),
     "busy": (503, b""),
     "closed": (401, b'{"error": "no"}'),
 }
+
+
+@pytest.fixture(autouse=True)
+def servers_of_this_host() -> Iterator[None]:
+    """Allow servers of tests."""
+    with this_host_listed():
+        yield
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -70,10 +80,11 @@ def test_records_go_to_the_topic_that_the_supervisor_reads(
     with runner_of(broker, overlord) as runner:
         runner.enqueue(b'{"n": 1}\n{"n": 2}\n', to="rides")
         runner.enqueue(b'{"n": 3}', to="bare")
+        runner.enqueue(b'{"n": 4}', to="own")
         runner.run_until_idle()
-        assert runner.counts() == {"success": 2}
+        assert runner.counts() == {"success": 3}
         stored = sorted(message for part in broker.stored("rides") for message in part)
-        assert stored == [b'{"n": 1}', b'{"n": 2}', b'{"n": 3}']
+        assert stored == [b'{"n": %d}' % number for number in (1, 2, 3, 4)]
 
 
 @pytest.mark.parametrize(
@@ -82,6 +93,7 @@ def test_records_go_to_the_topic_that_the_supervisor_reads(
         ("missing", "has no supervisor"),
         ("csv", "reads csv"),
         ("odd", "does not read a topic"),
+        ("foreign", "the supervisor 'foreign' writes the datasource 'pay'"),
         ("none", "does not read a topic"),
         ("", "is empty for this FlowFile"),
         ("a" * 70_000, "too many for a URL"),

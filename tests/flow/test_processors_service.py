@@ -13,7 +13,7 @@ from penstock.flow.processors.topics.consume_topic import ConsumeTopic
 from penstock.flow.processors.topics.service_addresses import SERVICE, ServiceAddresses
 from penstock.testing.flow import ProcessorRunner
 
-OWN = ServiceAddresses(lambda: "http://own:1", lambda: "own:2", "http://own:3", "secret")
+OWN = ServiceAddresses(lambda: "http://own:1", lambda: "own:2", "http://own:3", lambda: "secret")
 
 
 @pytest.fixture(autouse=True)

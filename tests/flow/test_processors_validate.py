@@ -99,7 +99,7 @@ def test_csv_whose_only_fault_is_a_short_row_keeps_its_header() -> None:
 
 @pytest.mark.parametrize("format_", [RecordFormat.PARQUET, RecordFormat.AVRO, RecordFormat.ARROW])
 def test_columns_are_judged_by_value(format_: RecordFormat) -> None:
-    from test_record_formats import read, write
+    from tests.flow.test_record_formats import read, write
 
     table = pa.table({"id": ["1", None, "x", "4"], "other": [1, 2, 3, 4]})
     valid, invalid = validated(format_.value, write(format_, table), schema="id long not null")

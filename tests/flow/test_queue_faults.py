@@ -10,15 +10,15 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import pytest
-from call_faults_kit import FAULTS, Faults
-from fault_cases_kit import FaultCases, FaultPlan, count_single
-from flow_queue_kit import FlowQueueWorld, flowfile, ids
 
 from penstock.flow.prioritizers import FirstInFirstOut, NewestFlowFileFirst
 from penstock.flow.queue import swap_cursors
 from penstock.flow.queue.queue import FilterVerdict, PollResult
 from penstock.flow.queue.queue_size import QueueOptions
 from penstock.flow.swap import swap_pages
+from tests.flow.flow_queue_kit import FlowQueueWorld, flowfile, ids
+from tests.harness.call_faults_kit import FAULTS, Faults
+from tests.kits.fault_cases_kit import FaultCases, FaultPlan, count_single
 
 COUNT, MORE, PENALIZED = 24, 6, 90
 OPTIONS = QueueOptions(swap_threshold=8, swap_batch=4, expiration_ms=50_000)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from call_faults_kit import FAULTS
-from flow_queue_kit import ByNumber, FakeHome, FlowQueueWorld, flowfile, ids
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -22,6 +20,8 @@ from penstock.flow.queue.drop_requests import DropState
 from penstock.flow.queue.queue import AttributeIs, FilterVerdict, FlowFileQueue, PollResult
 from penstock.flow.queue.queue_size import Availability, QueueOptions
 from penstock.flow.swap import swap_pages
+from tests.flow.flow_queue_kit import ByNumber, FakeHome, FlowQueueWorld, flowfile, ids
+from tests.harness.call_faults_kit import FAULTS
 
 EXPIRATION_MS = 1_000
 ORDERS = st.sampled_from(

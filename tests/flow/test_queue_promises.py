@@ -8,7 +8,6 @@ from functools import partial
 
 import msgspec
 import pytest
-from flow_queue_kit import SMALL, ByNumber, FakeHome, FlowQueueWorld, flowfile, ids
 
 from penstock.core.errors import Conflict, InvalidRequest, Unavailable
 from penstock.flow.flowfile import FlowFile
@@ -21,6 +20,7 @@ from penstock.flow.queue.queue_size import Availability, QueueOptions
 from penstock.flow.swap import swap_pages
 from penstock.storage.content.claims import ResourceClaim
 from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
+from tests.flow.flow_queue_kit import SMALL, ByNumber, FakeHome, FlowQueueWorld, flowfile, ids
 
 
 @pytest.fixture(autouse=True)

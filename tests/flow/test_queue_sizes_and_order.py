@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from flow_queue_kit import ByNumber, flowfile, ids
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from penstock.flow.prioritizers import (
 )
 from penstock.flow.queue.queue_size import parse_size
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
+from tests.flow.flow_queue_kit import ByNumber, flowfile, ids
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from flow_queue_kit import flowfile
-
 from penstock.core.clock import SystemClock
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import FirstInFirstOut, PriorityAttribute
@@ -18,6 +16,7 @@ from penstock.flow.queue.swap_store import SwapFileInfo
 from penstock.flow.swap.swap_file import SwapReader, write_swap_file
 from penstock.storage.content.claims import ResourceClaim
 from penstock.storage.disk import OsFileSystem
+from tests.flow.flow_queue_kit import flowfile
 
 PUTTERS = 3
 EACH = 3_000

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import bombs_kit as bombs
 import pyarrow as pa
 import pytest
 
 from penstock.flow.processors.records.formats.format_protocols import BadRecords
 from penstock.flow.processors.records.formats.json_lines import bounded
+from tests.kits import bombs_kit as bombs
 
 
 @pytest.fixture(scope="module")

@@ -391,14 +391,6 @@ def test_unions_are_refused_with_their_column(column: pa.Array) -> None:
         read_records(RecordFormat.ARROW, source(data), ReadingOptions())
 
 
-def test_without_fastavro_the_error_says_how_to_install_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "fastavro", None)
-    with pytest.raises(BadRecords, match=r"pip install 'penstock-io\[avro\]'"):
-        avro_format.read_avro(source(b""), ReadingOptions())
-
-
 @pytest.mark.parametrize(
     "table",
     [

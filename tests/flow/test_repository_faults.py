@@ -12,9 +12,6 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import pytest
-from call_faults_kit import FAULTS, Faults
-from fault_cases_kit import FaultCases, FaultPlan, count_single
-from repository_kit import CONTENT, REPOSITORY, SMALL, SMALL_CONTENT, Opened
 
 from penstock.core.errors import Unavailable
 from penstock.flow.flowfile import FlowFile
@@ -28,6 +25,9 @@ from penstock.storage.content.content_repository import ContentRepository
 from penstock.storage.journal import Journal
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem
+from tests.flow.repository_kit import CONTENT, REPOSITORY, SMALL, SMALL_CONTENT, Opened
+from tests.harness.call_faults_kit import FAULTS, Faults
+from tests.kits.fault_cases_kit import FaultCases, FaultPlan, count_single
 
 T = TypeVar("T")
 

@@ -18,12 +18,12 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from repository_kit import Opened
 
 from penstock.core.errors import Unavailable
 from penstock.flow.repository.repository_changes import Changes
 from penstock.storage.content.claims import ContentClaim
 from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss, reopen_after_power_loss
+from tests.flow.repository_kit import Opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from repository_kit import REPOSITORY, SMALL, Opened, claim_of
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import (
@@ -28,6 +27,7 @@ from penstock.storage.content.content_repository import ContentRepository
 from penstock.storage.disk import OsFileSystem
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
+from tests.flow.repository_kit import REPOSITORY, SMALL, Opened, claim_of
 
 if TYPE_CHECKING:
     from pathlib import Path

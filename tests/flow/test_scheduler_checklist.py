@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from scheduling_kit import SchedulerWorld
 
+from penstock.core.errors import Unavailable
 from penstock.flow.controller.component_connections import (
     Input,
     Output,
@@ -23,6 +23,7 @@ from penstock.flow.scheduling.strategy import (
     SchedulingStrategy,
     every,
 )
+from tests.flow.scheduling_kit import SchedulerWorld
 
 TIMER_0 = ComponentSchedule(SchedulingStrategy.TIMER)
 EVENT = ComponentSchedule()
@@ -213,6 +214,32 @@ def test_an_unexpected_exception_keeps_it_from_running_for_1_s() -> None:
     world.advance(5)
     assert part.starts_s == [0, 1]
     assert world.statistics("fails").failures == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "lines", "traces"),
+    [
+        (Unavailable("the disk is full"), 2, 0),
+        (OSError(28, "No space left on device"), 2, 2),
+        (RuntimeError("boom"), 90, 2),
+    ],
+    ids=["penstock", "system", "code"],
+)
+def test_a_failure_that_comes_with_each_run_does_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture, error: Exception, lines: int, traces: int
+) -> None:
+    world = SchedulerWorld()
+    part = world.started("fails", TIMER_0)
+    part.outcomes = [error] * 90
+    world.put("fails", 90)
+    world.advance(100)
+    assert world.statistics("fails").failures == 90
+    logged = [one for one in caplog.records if "it yields for" in one.getMessage()]
+    assert len(logged) == lines
+    assert sum(one.exc_info is not None for one in logged) == traces
+    assert str(error) in logged[0].getMessage()
+    if lines == 2:
+        assert "(and 59 more like it before)" in logged[1].getMessage()
 
 
 def test_after_an_unexpected_exception_penalized_flowfiles_wait_for_their_time() -> None:

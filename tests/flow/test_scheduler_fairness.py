@@ -8,7 +8,6 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scheduling_kit import SchedulerWorld
 
 from penstock.core.errors import InvalidRequest
 from penstock.flow.errors import ProcessError
@@ -16,6 +15,7 @@ from penstock.flow.scheduling.component_protocol import NOTHING_DONE, TimedRun
 from penstock.flow.scheduling.cron import CronExpression
 from penstock.flow.scheduling.strategy import ComponentSchedule, SchedulingStrategy, every
 from penstock.testing.clock import VirtualClock
+from tests.flow.scheduling_kit import SchedulerWorld
 
 
 def test_components_take_turns_and_tasks_of_one_do_not_pass_the_others() -> None:

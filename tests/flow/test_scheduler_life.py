@@ -9,8 +9,6 @@ from concurrent.futures import Future
 from contextlib import suppress
 
 import pytest
-from call_faults_kit import Faults
-from scheduling_kit import Part, SchedulerWorld
 
 from penstock.core.errors import Closed, Conflict, InvalidRequest, NotFound, PenstockError
 from penstock.flow.errors import ProcessError
@@ -19,6 +17,8 @@ from penstock.flow.scheduling.component_lifecycle import ComponentState
 from penstock.flow.scheduling.cron import CronExpression
 from penstock.flow.scheduling.dispatcher import SchedulerOptions
 from penstock.flow.scheduling.strategy import ComponentSchedule, SchedulingStrategy, every
+from tests.flow.scheduling_kit import Part, SchedulerWorld
+from tests.harness.call_faults_kit import Faults
 
 S = ComponentState
 SCHEDULING = ("penstock.flow.scheduling", "penstock.mailbox")

@@ -12,8 +12,6 @@ from itertools import pairwise
 from typing import TypeVar
 
 import pytest
-from call_faults_kit import Faults
-from mailbox_kit import StepPool
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Closed, Unavailable
@@ -30,6 +28,8 @@ from penstock.flow.scheduling.scheduler import Scheduler
 from penstock.flow.scheduling.strategy import ComponentSchedule
 from penstock.mailbox import Mail, MailboxThread
 from penstock.mailbox.task_mailbox import TaskMailbox
+from tests.harness.call_faults_kit import Faults
+from tests.harness.mailbox_kit import StepPool
 
 LIMIT_S = 30.0
 T = TypeVar("T")

@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable
 
 import pytest
-from session_kit import SessionWorld
 
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor import ProcessSession
 from penstock.flow.queue.queue import FilterVerdict
 from penstock.flow.repository.repository_changes import Changes
 from penstock.flow.session.batch_limit import REMEMBERED_MS
+from tests.flow.session_kit import SessionWorld
 
 Take = Callable[[ProcessSession], list[FlowFile]]
 

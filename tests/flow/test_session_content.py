@@ -6,7 +6,6 @@ import io
 from pathlib import Path
 
 import pytest
-from session_kit import SessionWorld
 
 from penstock.core.errors import InvalidRequest, NotFound, Unavailable
 from penstock.flow.flowfile import FlowFile
@@ -14,6 +13,7 @@ from penstock.flow.processor import ProcessSession, SessionMisuse
 from penstock.flow.session.content_streams import ContentStream
 from penstock.storage.disk import OsFileSystem
 from penstock.testing.memory_disk import CrashableFileSystem
+from tests.flow.session_kit import SessionWorld
 
 
 @pytest.fixture

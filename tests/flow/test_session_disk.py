@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from hypothesis import settings
 from hypothesis.stateful import rule
-from session_kit import FakeRepository, SessionWorld
-from test_session_model import Conservation, Session
 
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.queue.queue import FlowFileQueue
@@ -18,6 +16,8 @@ from penstock.flow.repository.repository_changes import Changes
 from penstock.storage.content.content_repository import ContentRepository
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem
+from tests.flow.session_kit import FakeRepository, SessionWorld
+from tests.flow.test_session_model import Conservation, Session
 
 OPTIONS = RepositoryOptions(snapshot_bytes=4_000, sync_in_background=False)
 QUEUE = QueueOptions(swap_threshold=4, swap_batch=2)

@@ -7,9 +7,6 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 
 import pytest
-from call_faults_kit import FAULTS, Faults
-from fault_cases_kit import FaultCases, FaultPlan, count_single
-from session_kit import SessionWorld
 
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.flow.flowfile import FlowFile
@@ -18,6 +15,9 @@ from penstock.flow.queue.queue import FilterVerdict
 from penstock.flow.session.session_transaction import SessionTransaction
 from penstock.storage.content.writer import ContentWriter
 from penstock.testing.memory_disk import CrashableFileSystem
+from tests.flow.session_kit import SessionWorld
+from tests.harness.call_faults_kit import FAULTS, Faults
+from tests.kits.fault_cases_kit import FaultCases, FaultPlan, count_single
 
 SUCCESS = Relationship(name="success")
 INSIDE = (

@@ -18,7 +18,6 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from session_kit import SessionWorld, full_disk
 
 from penstock.core.errors import Unavailable
 from penstock.flow.flowfile import FlowFile
@@ -26,6 +25,7 @@ from penstock.flow.processor import ProcessSession, SessionMisuse
 from penstock.flow.queue.queue import FilterVerdict
 from penstock.flow.session.content_streams import ContentStream
 from penstock.flow.session.session_transaction import SessionTransaction
+from tests.flow.session_kit import SessionWorld, full_disk
 
 SEEN = ("color", "shape")  # attributes that the model follows
 

@@ -6,7 +6,6 @@ import logging
 import threading
 
 import pytest
-from session_kit import SessionWorld, full_disk, uuids
 
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.flow.flowfile import FlowFile
@@ -19,6 +18,7 @@ from penstock.flow.processor import (
     Terminated,
 )
 from penstock.flow.queue.queue import FilterVerdict
+from tests.flow.session_kit import SessionWorld, full_disk, uuids
 
 
 @pytest.fixture

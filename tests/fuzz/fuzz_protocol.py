@@ -15,6 +15,8 @@ import struct
 import sys
 from collections.abc import Iterator
 
+import pyarrow as pa
+
 from penstock.broker import message_id
 from penstock.broker.protocol import commands as c
 from penstock.broker.protocol.command_parser import CommandParser
@@ -42,7 +44,7 @@ def flat(commands: list[c.Command]) -> Iterator[object]:
                 assert all(0 < len(message) <= LIMITS.max_message_bytes for message in messages)
                 yield from (("PUB", topic, message) for message in messages)
             case c.MultiPublish(topic, messages, size_bytes):
-                bodies = messages if isinstance(messages, list) else messages.to_pylist()
+                bodies = messages.to_pylist() if isinstance(messages, pa.Array) else [*messages]
                 assert size_bytes == sum(map(len, bodies))
                 yield ("MPUB", topic, bodies)
             case _:

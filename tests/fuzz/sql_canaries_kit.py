@@ -16,8 +16,6 @@ from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from sql_places_kit import PLACES, WRITERS, Place, without_text_checks
-from sql_statements_kit import Canaries, statement
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest, PenstockError
@@ -26,14 +24,24 @@ from penstock.flow.processor import ProcessError
 from penstock.indexing.specs.rows.declared_projections import DeclaredProjections
 from penstock.spark.connect.spark_sessions import SparkRefusal, SparkSessions
 from penstock.spark.sql import service as sql_service
-from penstock.spark.sql.query_statement import Statement
+from penstock.spark.sql.case_tables import QuerySessions
 from penstock.spark.sql.service import SqlOptions, SqlQuery, SqlService
 from penstock.spark.tables import Feeder, TableFile, Tables
+from tests.fuzz.sql_places_kit import (
+    PLACES,
+    WRITERS,
+    Place,
+    unchecked_statement,
+    without_text_checks,
+)
+from tests.fuzz.sql_statements_kit import Canaries, statement
 
 VARIABLE = "CANARY_OF_TESTS"
 TIMEOUT_MS = 150_000  # a busy machine may be slow at the first statement
-SETTINGS = ("spark.sql.ansi.enabled", "spark.sql.session.timeZone", "spark.penstock.canary")
-SETTINGS += ("spark.sql.variable.substitute", "spark.sql.runSQLOnFiles")
+SETTINGS = (
+    *("spark.sql.ansi.enabled", "spark.sql.session.timeZone", "spark.penstock.canary"),
+    *("spark.sql.variable.substitute", "spark.sql.runSQLOnFiles"),
+)
 
 
 class OneDatasource:
@@ -75,7 +83,7 @@ class Queries:
         self._service = service
 
     def check(self, sql: str) -> None:
-        sql_service.read_statement(sql)
+        sql_service.read_statement(sql)  # type: ignore[attr-defined]  # it is patched there
 
     def run(self, sql: str, *parameters: object) -> str:
         result = self._service.query(SqlQuery(sql, parameters))  # type: ignore[arg-type]
@@ -83,6 +91,12 @@ class Queries:
 
     def close(self) -> None:
         """The service ends with its watch."""
+
+
+def resolving(sessions: QuerySessions) -> SparkSessions:
+    """The sessions in which queries without a reader are resolved."""
+    with sessions._outlined_for("") as own:
+        return own.sessions
 
 
 class Watch:
@@ -184,7 +198,7 @@ class Watch:
         seen: list[object] = []
         rows = self.service.query(SqlQuery("SELECT n, s FROM canary ORDER BY n"))
         seen.append(rows.table.to_pydict())
-        of_queries = (self.service._sessions._sessions, self.service._sessions._outlined)
+        of_queries = (self.service._sessions._sessions, resolving(self.service._sessions))
         for sessions in (*of_queries, *self.place.sessions):
             with sessions.use() as spark:
                 views = sorted(table.name for table in spark.catalog.listTables())
@@ -235,7 +249,7 @@ def watching(
 def without_text_check() -> Iterator[None]:
     """Have services pass each statement on to Spark as it is; the check of plans stays."""
     unchecked = mock.patch.object(
-        sql_service, "read_statement", lambda sql, _parameters=(): Statement(query=sql)
+        sql_service, "read_statement", lambda sql, _parameters=(), **_more: unchecked_statement(sql)
     )
     with unchecked, without_text_checks():
         yield

@@ -136,6 +136,7 @@ def attacks(canaries: Canaries) -> list[tuple[str, tuple[str, ...]]]:
         "SELECT EXISTS (REDUCE 1 USING {} AS x)",
     ]
     text = f"'{c.script}'"
+    found: list[tuple[str, tuple[str, ...]]]
     found = [(one.format(text), ()) for one in scripts]
     found += [(one.format("?"), (c.script,)) for one in scripts]
     found += [(one.format(f'"{c.script}"'), ()) for one in scripts[:4]]

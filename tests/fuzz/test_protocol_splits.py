@@ -6,12 +6,13 @@ import itertools
 import struct
 from pathlib import Path
 
-import fuzz_protocol as fuzz
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.broker.message_bodies import encode_binary
+from penstock.broker.protocol.commands import Nop
+from tests.fuzz import fuzz_protocol as fuzz
 
 SEEDS = sorted((Path(__file__).parent / "seeds").iterdir())
 
@@ -71,7 +72,7 @@ def test_a_sound_stream_is_understood_to_its_end_wherever_it_is_cut(
     pieces = [stream[a:b] for a, b in itertools.pairwise(places)]
     commands = fuzz.parse(pieces)
     assert commands == fuzz.parse([stream])
-    assert fuzz.parse([stream, b"NOP\n"]) == [*commands, fuzz.c.Nop()]
+    assert fuzz.parse([stream, b"NOP\n"]) == [*commands, Nop()]
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda path: path.name)

@@ -33,6 +33,8 @@ from penstock.indexing.batch.batch_engine import (
     ExternalInput,
     ParseError,
     SegmentInput,
+    SqlInput,
+    WorkDone,
     WrittenFile,
     refuse_too_many,
     refuse_unreadable,
@@ -334,7 +336,7 @@ class FakeBatchEngine:
         refuse_too_many(most, bad, errors)
         files = tuple(_files(rows, request))
         if progress is not None:
-            progress(1, 1)
+            progress(WorkDone(1, 1, len(rows) + counts.unparseable, 1, 1))
         self.at("after write")
         self.writes.append(request)
         return BatchResult(files, counts, request.schema, tuple(errors))
@@ -363,7 +365,7 @@ class FakeBatchEngine:
             wanted = PersistRequest(request.task_id, "", (), request.schema, "", "")
             for place, line in _lines(given):
                 yield place, line, *parse_row(line.encode(), wanted)
-        else:
+        elif isinstance(given, SqlInput):
             # It knows no SQL: every query is for all rows that it was given.
             for _name, rows in given.given:
                 yield from self._rows(request, rows)

@@ -12,13 +12,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
-from cluster_simulation.memory import MemoryDatabase
 from sqlalchemy import create_engine
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
 from penstock.storage.metadata import MetadataStore
 from penstock.storage.metadata.backends import sqlite
 from penstock.storage.sqlite_urls import sqlite_url
+from tests.harness.cluster_simulation.memory import MemoryDatabase
 
 if TYPE_CHECKING:
     from types import ModuleType

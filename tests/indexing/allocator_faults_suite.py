@@ -12,12 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-
-from action_kit import DAY, NEXT_DAY, batch
-from call_faults_kit import Faults
-from cluster_simulation.memory import MemoryDatabase
-from fault_cases_kit import CountedPart, DrawnCases, FaultPlan
-from mailbox_kit import InlineLanes
+from typing import Any, cast
 
 from penstock.core.errors import Conflict, PenstockError
 from penstock.indexing.actions import AllocatedSegment, SegmentAllocate
@@ -26,8 +21,14 @@ from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.overlord import segment_allocator
 from penstock.indexing.overlord.lock_requests import lock_task
 from penstock.indexing.overlord.segment_allocator import SegmentAllocator
+from penstock.mailbox.lanes import Lanes
 from penstock.storage.metadata import AllocateRequest, MetadataStore, PendingRow
 from penstock.testing.clock import VirtualClock
+from tests.harness.call_faults_kit import Faults
+from tests.harness.cluster_simulation.memory import MemoryDatabase
+from tests.harness.mailbox_kit import InlineLanes
+from tests.indexing.action_kit import DAY, NEXT_DAY, batch
+from tests.kits.fault_cases_kit import CountedPart, DrawnCases, FaultPlan
 
 INSIDE = (segment_allocator.__name__,)
 # Rounds complete the futures of callers, and that may fail, too.
@@ -103,10 +104,10 @@ class AllocatorWorld:
         self.allocator = SegmentAllocator(
             MetadataStore(self.faults.port(self.database)),
             self.faults.port(self.lockboxes),
-            self.faults.port(lanes or InlineLanes()),
+            cast("Lanes", self.faults.port(lanes or InlineLanes())),
             self.faults.port(self.clock),
         )
-        context = {"useConcurrentLocks": True, "taskLockType": "APPEND"}
+        context: dict[str, Any] = {"useConcurrentLocks": True, "taskLockType": "APPEND"}
         self.tasks = {name: batch(name, **context) for name in ("a", "b", "c", "late")}
         self.tasks["alone"] = batch("alone", datasource="other")
         for task in self.tasks.values():
@@ -199,7 +200,7 @@ def attempt_round(plan: FaultPlan, *, is_bad: bool = False) -> str:
     world = AllocatorWorld(lanes)
     callers = [world.call(name) for name in ("a", "b", "c")]
     if is_bad:
-        world.allocator._metadata = OneByOne(world.truth)
+        world.allocator._metadata = cast("MetadataStore", OneByOne(world.truth))
     lanes.run(plan.armed(world.faults))
     where = f"{plan} ({world.faults.raised})"
     for caller in callers:

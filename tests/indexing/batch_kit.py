@@ -7,12 +7,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import orjson
-from engine_kit import FakeBatchEngine, read_rows
-from mailbox_kit import InlineLanes
-from metadata_kit import MemoryMetadata
 
 from penstock.core.intervals import ETERNITY, Interval
 from penstock.indexing.batch.batch_ports import BatchPorts
@@ -22,7 +19,8 @@ from penstock.indexing.lockbox.lock_store import MetadataLockStore
 from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.overlord.action_handler import ActionHandler
 from penstock.indexing.overlord.lock_requests import lock_task
-from penstock.indexing.ports import TaskAction, TaskLocation
+from penstock.indexing.overlord.task_index import ActiveTask
+from penstock.indexing.ports import TaskAction
 from penstock.indexing.sequences import Offsets
 from penstock.indexing.task import TaskResult
 from penstock.indexing.task.task_folder import TaskFolder
@@ -32,6 +30,9 @@ from penstock.segments.deep_storage import DeepStore
 from penstock.segments.segment import Segment
 from penstock.storage.disk import OsFileSystem
 from penstock.testing.clock import VirtualClock
+from tests.harness.engine_kit import FakeBatchEngine, read_rows
+from tests.harness.mailbox_kit import InlineLanes
+from tests.harness.metadata_kit import MemoryMetadata
 
 R = TypeVar("R")
 START_MS = 1_767_225_600_000  # 2026-01-01
@@ -105,10 +106,9 @@ class BatchWorld:
     def active_task(self, task_id: str) -> TaskSpec | None:
         return self.tasks.get(task_id)
 
-    def of_supervisor(self, _supervisor_id: str) -> Mapping[str, object]:
+    def of_supervisor(self, supervisor_id: str) -> Mapping[str, ActiveTask]:
         return {}
 
-    def location_changed(self, task_id: str, location: TaskLocation) -> None: ...
     def checkpoint_wanted(self, task_id: str, start: Offsets) -> None: ...
     def waits(self, task_id: str, reason: str) -> None: ...
 
@@ -187,7 +187,7 @@ class _Actions:
 
 def index(
     data: str, *, mode: str = "legacy", intervals: Iterable[str] = (), **more: object
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Return the JSON of an `index_parallel` of inline lines."""
     granularity = {**SCHEMA["granularitySpec"], **more.pop("granularity", {})}  # type: ignore[dict-item]
     if intervals:

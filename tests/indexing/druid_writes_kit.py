@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 INDEX = {
     "bitmap": {"type": "roaring"},
@@ -17,7 +18,7 @@ INDEX = {
 APPENDABLE = {"type": "onheap", "preserveExistingMetrics": False}
 
 
-def dimension(name: str, kind: str = "string") -> dict[str, object]:
+def dimension(name: str, kind: str = "string") -> dict[str, Any]:
     return {
         "type": kind,
         "name": name,
@@ -26,7 +27,7 @@ def dimension(name: str, kind: str = "string") -> dict[str, object]:
     }
 
 
-def data_schema(name: str, *, time: str = "at", **changes: object) -> dict[str, object]:
+def data_schema(name: str, *, time: str = "at", **changes: object) -> dict[str, Any]:
     return {
         "dataSource": name,
         "timestampSpec": {"column": time, "format": "iso", "missingValue": None},
@@ -49,7 +50,7 @@ def data_schema(name: str, *, time: str = "at", **changes: object) -> dict[str, 
     }
 
 
-def kafka_io(topic: str, **changes: object) -> dict[str, object]:
+def kafka_io(topic: str, **changes: object) -> dict[str, Any]:
     return {
         "topic": topic,
         "inputFormat": {
@@ -79,7 +80,7 @@ def kafka_io(topic: str, **changes: object) -> dict[str, object]:
     }
 
 
-def kafka_tuning(**changes: object) -> dict[str, object]:
+def kafka_tuning(**changes: object) -> dict[str, Any]:
     return {
         "type": "kafka",
         "appendableIndexSpec": APPENDABLE,
@@ -113,7 +114,7 @@ def kafka_tuning(**changes: object) -> dict[str, object]:
     }
 
 
-def supervisor(spec: Mapping[str, object], **changes: object) -> dict[str, object]:
+def supervisor(spec: Mapping[str, object], **changes: object) -> dict[str, Any]:
     return {
         "type": "kafka",
         "spec": dict(spec),
@@ -124,7 +125,7 @@ def supervisor(spec: Mapping[str, object], **changes: object) -> dict[str, objec
     }
 
 
-def plain_supervisor() -> dict[str, object]:
+def plain_supervisor() -> dict[str, Any]:
     """The spec of a user who named the least."""
     return supervisor(
         {
@@ -135,7 +136,7 @@ def plain_supervisor() -> dict[str, object]:
     )
 
 
-def scaled_supervisor() -> dict[str, object]:
+def scaled_supervisor() -> dict[str, Any]:
     """A later release's, with roll-up, an auto-scaler and a context."""
     exclusions = ["__time", "delay_sum", "delay", "at", "count"]
     schema = data_schema(
@@ -209,7 +210,7 @@ def scaled_supervisor() -> dict[str, object]:
     return whole | {"ioConfig": {name: v for name, v in io.items() if name != "type"}}
 
 
-def index_parallel() -> dict[str, object]:
+def index_parallel() -> dict[str, Any]:
     """The payload of a batch task, with the name that Druid gave it."""
     name = "index_parallel_flights_abcdefgh_2013-01-02T03:04:05.678Z"
     interval = "2013-01-01T00:00:00.000Z/2013-01-02T00:00:00.000Z"
@@ -291,14 +292,14 @@ def index_parallel() -> dict[str, object]:
     }
 
 
-def batch_task(kind: str, **fields: object) -> dict[str, object]:
+def batch_task(kind: str, **fields: object) -> dict[str, Any]:
     """What the tasks of all kinds have."""
     name = f"{kind}_flights_abcdefgh_2013-01-02T03:04:05.678Z"
     resource = {"availabilityGroup": name, "requiredCapacity": 1}
     return {"type": kind, "id": name, "groupId": name, "resource": resource, **fields}
 
 
-def compact() -> dict[str, object]:
+def compact() -> dict[str, Any]:
     """A compaction that says nothing but where."""
     interval = "2013-01-01T00:00:00.000Z/2013-02-01T00:00:00.000Z"
     nothing = ("dimensionsSpec", "transformSpec", "metricsSpec", "segmentGranularity")
@@ -321,7 +322,7 @@ def compact() -> dict[str, object]:
     )
 
 
-def kill() -> dict[str, object]:
+def kill() -> dict[str, Any]:
     """Of an earlier release, which could mark segments, too."""
     return batch_task(
         "kill",
@@ -336,7 +337,7 @@ def kill() -> dict[str, object]:
     )
 
 
-def compaction_config(**changes: object) -> dict[str, object]:
+def compaction_config(**changes: object) -> dict[str, Any]:
     """How a datasource is compacted, which a supervisor of compaction has as its spec."""
     nothing = ("maxRowsPerSegment", "granularitySpec", "dimensionsSpec", "metricsSpec", "baseTable")
     return {

@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
 import orjson
-from engine_kit import FakeEngine, read_rows
-from mailbox_kit import InlineLanes, StepLanes
-from metadata_kit import MemoryMetadata
 
 from penstock.core.errors import NotFound, PenstockError, Unavailable
 from penstock.indexing.engine import EngineUnavailable, StreamRange, TopicRange
@@ -19,17 +18,24 @@ from penstock.indexing.lockbox.lock_store import MetadataLockStore
 from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.overlord.action_handler import ActionHandler
 from penstock.indexing.overlord.lock_requests import lock_task
-from penstock.indexing.ports import TaskAction, TaskLocation
+from penstock.indexing.overlord.task_index import ActiveTask
+from penstock.indexing.ports import TaskAction, TaskReport
 from penstock.indexing.read_plan import AvailableRange, SeenTopic
 from penstock.indexing.specs import SupervisorSpec, parse_supervisor_spec
 from penstock.indexing.task import StreamingTask
 from penstock.indexing.task.streaming_state import TaskOptions, TaskPorts
 from penstock.indexing.task.task_folder import TaskFolder
-from penstock.indexing.task_spec import StreamTaskSpec
-from penstock.segments.deep_storage import PushedFile
+from penstock.indexing.task_spec import StreamTaskSpec, TaskSpec
+from penstock.segments.deep_storage import LOAD_SPEC_TYPE, PushedFile
+from penstock.segments.layout import FILE_NAME, relative_folder
 from penstock.segments.segment import Segment, SegmentId
 from penstock.storage.disk import OsFileSystem
 from penstock.testing.clock import VirtualClock
+from tests.harness.engine_kit import FakeEngine, read_rows
+from tests.harness.mailbox_kit import InlineLanes, StepLanes
+from tests.harness.metadata_kit import MemoryMetadata
+
+Answer = TypeVar("Answer")
 
 DAY_MS = 86_400_000
 START_MS = 1_356_998_400_000
@@ -38,7 +44,7 @@ _tokens = itertools.count()
 _topic_numbers = itertools.count()
 
 
-def spec_json(tuning: Mapping[str, object] | None = None, **io: object) -> dict[str, object]:
+def spec_json(tuning: Mapping[str, object] | None = None, **io: Any) -> dict[str, Any]:
     return {
         "type": "penstock",
         "spec": {
@@ -61,7 +67,7 @@ def spec_json(tuning: Mapping[str, object] | None = None, **io: object) -> dict[
     }
 
 
-def make_spec(tuning: Mapping[str, object] | None = None, **io: object) -> SupervisorSpec:
+def make_spec(tuning: Mapping[str, object] | None = None, **io: Any) -> SupervisorSpec:
     return parse_supervisor_spec(spec_json(tuning, **io))
 
 
@@ -176,20 +182,26 @@ class FakeBroker:
 
 @dataclass
 class FakeDeepStore:
-    """Deep storage in a folder."""
+    """Deep storage in a folder, which syncs nothing."""
 
     folder: Path
 
     def push(self, local_file: str, segment_id: SegmentId, unique: str) -> PushedFile:
-        name = f"{segment_id}-{unique}".replace("/", "_").replace(":", "_")
-        path = self.folder / name
+        relative = f"{relative_folder(segment_id, unique)}/{FILE_NAME}"
+        path = self.folder / relative
         path.parent.mkdir(parents=True, exist_ok=True)
         data = Path(local_file).read_bytes()
         path.write_bytes(data)
-        return PushedFile({"type": "local", "path": str(path)}, len(data))
+        return PushedFile({"type": LOAD_SPEC_TYPE, "path": relative}, len(data))
 
     def kill(self, load_spec: Mapping[str, object]) -> None:
-        Path(str(load_spec["path"])).unlink(missing_ok=True)
+        Path(self.location(load_spec)).unlink(missing_ok=True)
+
+    def files(self) -> set[Path]:
+        return {path for path in self.folder.rglob("*") if path.is_file()}
+
+    def location(self, load_spec: Mapping[str, object]) -> str:
+        return f"{self.folder}/{load_spec['path']}"
 
 
 @dataclass
@@ -200,7 +212,7 @@ class DirectActions:
     task_id: str
     chaos: Callable[[str], None] = lambda _moment: None
 
-    def perform(self, action: TaskAction[object]) -> object:
+    def perform(self, action: TaskAction[Answer]) -> Answer:
         self.chaos("before action")
         form = orjson.loads(orjson.dumps(action.to_json()))
         answer = orjson.loads(orjson.dumps(self.handler.perform(self.task_id, form)))
@@ -210,12 +222,8 @@ class DirectActions:
 
 @dataclass
 class RecordedNotices:
-    locations: list[tuple[str, TaskLocation]] = field(default_factory=list)
     checkpoints: list[tuple[str, Mapping[int, int]]] = field(default_factory=list)
     reasons: list[tuple[str, str]] = field(default_factory=list)
-
-    def location_changed(self, task_id: str, location: TaskLocation) -> None:
-        self.locations.append((task_id, location))
 
     def checkpoint_wanted(self, task_id: str, start: Mapping[int, int]) -> None:
         self.checkpoints.append((task_id, dict(start)))
@@ -234,17 +242,18 @@ class OneTask:
         *,
         options: TaskOptions | None = None,
         beside: OneTask | None = None,
-        **task: object,
+        **task: Any,
     ) -> None:
-        self.clock = beside.clock if beside else VirtualClock()
+        self.clock: VirtualClock = beside.clock if beside else VirtualClock()
         self.folder = folder
         self.fs = OsFileSystem()
         self.broker = FakeBroker()
         self.broker.wait = lambda wait_ms: self.clock.advance(ms=wait_ms)
         self.broker.create("flights", 2)
         self.engine = FakeEngine(read=self.broker.read)
-        self.metadata = beside.metadata if beside else MemoryMetadata(self.clock)
+        self.metadata: MemoryMetadata = beside.metadata if beside else MemoryMetadata(self.clock)
         self.deep_store = FakeDeepStore(folder / "segments")
+        self.metadata.roots.register("w", str(folder / "tasks"))
         self.notices = RecordedNotices()
         self.spec = make_task({0: 0, 1: 0}, **task)
         self.active = True
@@ -261,10 +270,10 @@ class OneTask:
         self.metadata.begin_offsets("flights", {0: 0, 1: 0})
         self.start()
 
-    def active_task(self, task_id: str) -> StreamTaskSpec | None:
+    def active_task(self, task_id: str) -> TaskSpec | None:
         return self.spec if self.active and task_id == self.spec.id else None
 
-    def of_supervisor(self, _supervisor_id: str) -> dict[str, object]:
+    def of_supervisor(self, supervisor_id: str) -> Mapping[str, ActiveTask]:
         return {}
 
     def start(self) -> None:
@@ -314,21 +323,25 @@ class OneTask:
                 self.clock.advance_to(alarm)
         raise AssertionError(f"no end: {self.report()}")
 
-    def ask(self, future: object) -> object:
+    def ask(self, future: Future[Answer]) -> Answer:
         self.run(future.done)
         return future.result()
 
-    def report(self) -> object:
+    def report(self) -> TaskReport:
         return self.task._report()
 
     def announced(self) -> list[int]:
         rows = self.metadata.latest("flights").announced
-        return sorted(row["n"] for r in rows for row in read_rows(r.file.path))
+        return sorted(int(str(row["n"])) for r in rows for row in read_rows(r.file.path))
 
     def published(self) -> list[int]:
         rows = self.metadata.latest("flights").segments
         segments = [Segment.from_row(row) for row in rows if row.used]
-        return sorted(row["n"] for s in segments for row in read_rows(str(s.load_spec["path"])))
+        return sorted(
+            int(str(row["n"]))
+            for s in segments
+            for row in read_rows(self.deep_store.location(s.load_spec))
+        )
 
 
 __all__ = ["EngineUnavailable", "OneTask", "PenstockError", "make_spec", "make_task"]

@@ -8,17 +8,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-
-from call_faults_kit import Faults
-from fault_cases_kit import CountedPart, DrawnCases, FaultPlan
-from lock_store_kit import MemoryLockStore
-from lockbox_kit import DAY, NOW_MS, SOURCE, by_text, hours, task, word
-from mailbox_kit import StepLanes
+from typing import Any, TypeVar
 
 from penstock.indexing.lockbox.lock_lane import LocksChanged
 from penstock.indexing.lockbox.lockboxes import Lockboxes
-from penstock.indexing.lockbox.task_locks import HeldLock, LockTask, LockType
+from penstock.indexing.lockbox.task_locks import (
+    HeldLock,
+    LockOutcome,
+    LockTask,
+    LockType,
+    TaskRemoval,
+)
 from penstock.testing.clock import VirtualClock
+from tests.harness.call_faults_kit import Faults
+from tests.harness.lock_store_kit import MemoryLockStore
+from tests.harness.mailbox_kit import StepLanes
+from tests.indexing.lockbox_kit import DAY, NOW_MS, SOURCE, by_text, hours, task, word
+from tests.kits.fault_cases_kit import CountedPart, DrawnCases, FaultPlan
+
+Answer = TypeVar("Answer")
 
 LOW, HIGH = task("low", priority=10), task("high", priority=90)
 ENDS, NEW, LATER = task("ends"), task("new"), task("later")
@@ -35,7 +43,7 @@ class LockWorld:
     active: dict[str, LockTask] = field(default_factory=dict)
     released: set[str] = field(default_factory=set)
     failures: list[BaseException] = field(default_factory=list)
-    futures: list[Future[object]] = field(default_factory=list)
+    futures: list[Future[Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.boxes = self._opened()
@@ -74,21 +82,21 @@ class LockWorld:
         while waiting := self.lanes.waiting():
             self.lanes.run_one(waiting[0])
 
-    def keep(self, future: Future[object]) -> Future[object]:
+    def keep(self, future: Future[Answer]) -> Future[Answer]:
         self.futures.append(future)
         return future
 
-    def add(self, one: LockTask) -> Future[object]:
+    def add(self, one: LockTask) -> Future[None]:
         self.active[one.id] = one
         return self.keep(self.boxes.add(one))
 
     def acquire(
         self, one: LockTask, hour: int, kind: LockType = LockType.EXCLUSIVE, **more: bool
-    ) -> Future[object]:
+    ) -> Future[list[LockOutcome]]:
         request = one.request(hours(hour, hour + 1), kind)
         return self.keep(self.boxes.acquire([request], **more))
 
-    def remove(self, one: LockTask) -> Future[object]:
+    def remove(self, one: LockTask) -> Future[TaskRemoval]:
         self.active.pop(one.id, None)
         return self.keep(self.boxes.remove(one))
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lock_store_kit import MemoryLockStore
-
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.core.intervals import Interval, format_time
 from penstock.indexing.lockbox.lock_store import StoredLocks
@@ -31,6 +29,7 @@ from penstock.indexing.lockbox.task_locks import (
     TaskLock,
     TaskRemoval,
 )
+from tests.harness.lock_store_kit import MemoryLockStore
 
 HOUR_MS = 3_600_000
 DAY_START_MS = 1_704_067_200_000  # 2024-01-01

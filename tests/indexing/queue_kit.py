@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from indexing_kit import make_task
-from mailbox_kit import InlineLanes, StepLanes, settle
-from metadata_kit import MemoryMetadata
+from pathlib import Path
 
 from penstock.indexing.lockbox.lock_lane import LocksChanged
 from penstock.indexing.lockbox.lock_store import AlertingLockStore, MetadataLockStore
 from penstock.indexing.lockbox.lockboxes import Lockboxes
+from penstock.indexing.overlord.task_index import RunnerState
 from penstock.indexing.overlord.task_queue import QueuePorts, TaskQueue, TaskQueueOptions
 from penstock.indexing.overlord.task_state import EndedTask
 from penstock.indexing.overlord.wait_reasons import WaitReason, reasons_of
 from penstock.indexing.ports import (
     HistoryPlace,
+    TaskLocation,
     TaskState,
     WorkerChanges,
     WorkerReport,
     WorkerTask,
 )
-from penstock.indexing.specs.batch.batch_task_specs import parse_batch_task
+from penstock.indexing.specs.batch.batch_task_specs import (
+    KillSpec,
+    NoopSpec,
+    parse_batch_task,
+)
+from penstock.indexing.task_spec import TaskSpec
 from penstock.mailbox import MailboxProcessor
 from penstock.mailbox.event_mail import EventMail
 from penstock.testing.clock import VirtualClock
+from tests.harness.mailbox_kit import InlineLanes, StepLanes, settle
+from tests.harness.metadata_kit import MemoryMetadata
+from tests.indexing.indexing_kit import make_task
 
 
 class HeldPeon:
@@ -58,7 +66,13 @@ class SaidWorker:
         self.takes = True
         self.asked_wait_ms = 0
 
-    def say(self, task_id: str, state=TaskState.RUNNING, location=None, error="") -> None:
+    def say(
+        self,
+        task_id: str,
+        state: TaskState = TaskState.RUNNING,
+        location: TaskLocation | None = None,
+        error: str = "",
+    ) -> None:
         self.says[task_id] = WorkerTask(task_id, state, location, error)
 
     def report(self) -> WorkerReport:
@@ -66,11 +80,11 @@ class SaidWorker:
             raise self.error
         return WorkerReport(self.capacity, tuple(self.says.values()), version=self.version)
 
-    def changes(self, _after, wait_ms) -> WorkerChanges:
+    def changes(self, _after: HistoryPlace, wait_ms: int) -> WorkerChanges:
         self.asked_wait_ms = wait_ms
         return WorkerChanges(HistoryPlace(), report=self.report())
 
-    def assign(self, task) -> None:
+    def assign(self, task: TaskSpec) -> None:
         if self.error:
             raise self.error
         self.taken.append(task.id)
@@ -100,7 +114,7 @@ class KeptEvents:
 
 
 class TaskQueueWorld:
-    def __init__(self, folder, options: TaskQueueOptions | None = None) -> None:
+    def __init__(self, folder: str | Path, options: TaskQueueOptions | None = None) -> None:
         self.clock = VirtualClock()
         self.metadata = MemoryMetadata(self.clock)
         self.announced: list[SaidWorker] = []
@@ -121,7 +135,12 @@ class TaskQueueWorld:
         )
         self.queue = TaskQueue(
             QueuePorts(
-                *(self.metadata, self.lockboxes, self, self.lanes, self.processor, self.clock),
+                self.metadata,
+                self.lockboxes,
+                self,
+                self.lanes,
+                self.processor,
+                self.clock,
                 events=self.events,
                 ended=EventMail(self.processor, self._task_ended, "a task ended", is_urgent=True),
             ),
@@ -136,11 +155,11 @@ class TaskQueueWorld:
     def _task_ended(self, ended: EndedTask) -> None:
         self.ended.append((ended.task.id, ended.state, ended.error))
 
-    def workers(self):
+    def workers(self) -> tuple[SaidWorker, ...]:
         return tuple(self.announced)
 
-    def worker(self, name: str, **more) -> SaidWorker:
-        made = SaidWorker(name, **more)
+    def worker(self, name: str, capacity: int = 4, version: str = "0") -> SaidWorker:
+        made = SaidWorker(name, capacity, version)
         self.announced.append(made)
         self.settle(1)
         return made
@@ -158,16 +177,26 @@ class TaskQueueWorld:
 
     def status(self, task_id: str) -> tuple[str, object]:
         row = self.metadata.tasks.get(task_id)
+        assert row is not None
         return row.state, row.status.get("errorMsg")
 
 
-def noop(task_id):
-    return parse_batch_task({"type": "noop", "id": "n", "dataSource": "d"}).with_id(task_id)
+def noop(task_id: str) -> NoopSpec:
+    made = parse_batch_task({"type": "noop", "id": "n", "dataSource": "d"})
+    assert isinstance(made, NoopSpec)
+    return made.with_id(task_id)
 
 
-def kill(task_id, days=(1, 2), *, priority=50, datasource="d", group=None):
+def kill(
+    task_id: str,
+    days: tuple[int, int] = (1, 2),
+    *,
+    priority: int = 50,
+    datasource: str = "d",
+    group: str | None = None,
+) -> KillSpec:
     start, end = days
-    return parse_batch_task(
+    made = parse_batch_task(
         {
             "type": "kill",
             "id": task_id,
@@ -177,17 +206,19 @@ def kill(task_id, days=(1, 2), *, priority=50, datasource="d", group=None):
             "context": {"priority": priority},
         }
     )
+    assert isinstance(made, KillSpec)
+    return made
 
 
-def submit(world, *tasks):
+def submit(world: TaskQueueWorld, *tasks: TaskSpec) -> None:
     for task in tasks:
         world.queue.add(task)
     world.settle()
 
 
-def states(world):
+def states(world: TaskQueueWorld) -> dict[str, RunnerState]:
     return {task_id: one.state for task_id, one in world.queue.index.all().items()}
 
 
-def held(world, datasource="d"):
+def held(world: TaskQueueWorld, datasource: str = "d") -> set[str]:
     return {row.task_id for row in world.metadata.locks.every().get(datasource, [])}

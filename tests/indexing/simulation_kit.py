@@ -7,31 +7,52 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures._base import Future
 from pathlib import Path
+from typing import Any, TypeVar
 
 import orjson
-from engine_kit import FakeEngine, read_rows
-from indexing_kit import DAY_MS, START_MS, FakeBroker, FakeDeepStore, event, make_spec
-from mailbox_kit import InlineLanes, StepLanes
-from metadata_kit import MemoryMetadata
-from queue_kit import KeptEvents
 
 from penstock.core.errors import Unavailable
 from penstock.indexing.engine import EngineUnavailable
 from penstock.indexing.overlord import Overlord, OverlordOptions, OverlordPorts
 from penstock.indexing.overlord.task_queue import TaskQueueOptions
-from penstock.indexing.ports import HistoryPlace, TaskLocation, TaskState, WorkerChanges
+from penstock.indexing.ports import (
+    HistoryPlace,
+    TaskAction,
+    TaskLocation,
+    TaskReport,
+    TaskState,
+    WorkerChanges,
+    WorkerClient,
+    WorkerReport,
+)
 from penstock.indexing.supervisor import SupervisorOptions
 from penstock.indexing.task import StreamingTask
 from penstock.indexing.task.streaming_state import TaskOptions, TaskPorts
 from penstock.indexing.task.task_folder import TaskFolder
-from penstock.indexing.task_spec import parse_task_spec
+from penstock.indexing.task_spec import TaskSpec, parse_task_spec
 from penstock.indexing.worker import Worker, WorkerOptions, status_to_json
 from penstock.mailbox import MailboxProcessor
 from penstock.segments.segment import Segment
 from penstock.storage.disk import OsFileSystem
+from penstock.storage.metadata.rows.segments import Snapshot
 from penstock.testing.clock import VirtualClock
+from tests.harness.engine_kit import FakeEngine, read_rows
+from tests.harness.mailbox_kit import InlineLanes, StepLanes
+from tests.harness.metadata_kit import MemoryMetadata
+from tests.indexing.indexing_kit import (
+    DAY_MS,
+    START_MS,
+    FakeBroker,
+    FakeDeepStore,
+    event,
+    make_spec,
+)
+from tests.indexing.queue_kit import KeptEvents
+
+Answer = TypeVar("Answer")
 
 
 class Killed(BaseException):
@@ -45,16 +66,16 @@ class MortalFs(OsFileSystem):
         super().__init__()
         self._moment = moment
 
-    def write_atomically(self, path, data):
+    def write_atomically(self, path: str, data: bytes) -> None:
         self._moment("before write")
         super().write_atomically(path, data)
         self._moment("after write")
 
-    def fsync_file(self, path):
+    def fsync_file(self, path: str) -> None:
         self._moment("before fsync")
         super().fsync_file(path)
 
-    def unlink(self, path):
+    def unlink(self, path: str) -> None:
         self._moment("before unlink")
         super().unlink(path)
 
@@ -96,13 +117,10 @@ class SimPeon:
         self.task = StreamingTask(spec, folder, ports, sim.task_options)
         folder.write_json("location.json", {"host": "sim", "port": 1})
 
-    def perform(self, action):
+    def perform(self, action: TaskAction[Answer]) -> Answer:
         self.moment("before action")
         form = orjson.loads(orjson.dumps(action.to_json()))
-        overlord = self.sim.overlord
-        if overlord is None:
-            raise Unavailable("the overlord is dead")
-        answer = orjson.loads(orjson.dumps(overlord.perform_action(self.task_id, form)))
+        answer = orjson.loads(orjson.dumps(self.sim.overlord.perform_action(self.task_id, form)))
         self.moment("after action")
         if self.sim.chance(0.03):
             raise Unavailable("the answer was lost")
@@ -192,6 +210,7 @@ class SimPeon:
         return lanes
 
     def _exit(self) -> None:
+        assert self.task is not None
         result = self.task.result
         if result.state is not TaskState.RUNNING:
             self.folder.write_json("status.json", status_to_json(result.state, result.error, 0))
@@ -206,6 +225,7 @@ class SimWorker:
         self.name = f"worker{number or ''}"
         self.host = f"sim:{8091 + number}"
         self.folder = str(sim.folder / f"tasks{number or ''}")
+        sim.metadata.roots.register(self.name, self.folder)
         self.start()
 
     def start(self) -> None:
@@ -228,20 +248,20 @@ class SimWorker:
                 peon.die()
         self.start()
 
-    def assign(self, task):
+    def assign(self, task: TaskSpec) -> None:
         self.sim._maybe_lost()
         self.worker.assign(task)
         self.sim._maybe_lost()
 
-    def shutdown(self, task_id):
+    def shutdown(self, task_id: str) -> None:
         self.sim._maybe_lost()
         self.worker.shutdown(task_id)
 
-    def report(self):
+    def report(self) -> WorkerReport:
         self.sim._maybe_lost()
         return self.worker.report()
 
-    def changes(self, after, wait_ms):
+    def changes(self, after: HistoryPlace, wait_ms: int) -> WorkerChanges:
         return WorkerChanges(HistoryPlace(), report=self.report())
 
 
@@ -254,11 +274,11 @@ class Simulation:
         self,
         folder: Path,
         seed: int,
-        tuning: dict[str, object] | None = None,
+        tuning: dict[str, Any] | None = None,
         *,
         slots: int = 4,
         workers: int = 1,
-        **io: object,
+        **io: Any,
     ) -> None:
         self.seed = seed
         self.slots = slots
@@ -283,7 +303,7 @@ class Simulation:
         self.sent = 0
         self.good: list[int] = []
         self.bad = 0
-        self.overlord: Overlord | None = None
+        self._overlord: Overlord | None = None
         self.sim_workers = [SimWorker(self, number) for number in range(workers)]
         self.start_overlord()
         self.overlord.supervisor_service.submit(self.spec.to_json())
@@ -301,10 +321,16 @@ class Simulation:
 
     # processes
 
+    @property
+    def overlord(self) -> Overlord:
+        if self._overlord is None:
+            raise Unavailable("the overlord is dead")
+        return self._overlord
+
     def start_overlord(self) -> None:
         self.overlord_lanes = StepLanes()
         self.overlord_processor = MailboxProcessor(name="overlord", clock=self.clock)
-        self.overlord = Overlord(
+        self._overlord = Overlord(
             self.overlord_processor,
             OverlordPorts(
                 metadata=self.metadata,
@@ -343,27 +369,27 @@ class Simulation:
 
     # ports of the overlord: WorkerDirectory, WorkerClient, TaskClient
 
-    def workers(self):
+    def workers(self) -> Sequence[WorkerClient]:
         return self.sim_workers
 
-    def within(self, answer_ms):
+    def within(self, answer_ms: int) -> Simulation:
         self.answer_ms = answer_ms
         return self
 
-    def report(self, task_id):
+    def report(self, task_id: str) -> TaskReport:
         self._maybe_lost()
         return self._ask(task_id, lambda task: task.report())
 
-    def pause(self, task_id):
+    def pause(self, task_id: str) -> dict[int, int]:
         return self._ask(task_id, lambda task: task.pause())
 
-    def resume(self, task_id):
-        return self._ask(task_id, lambda task: task.resume())
+    def resume(self, task_id: str) -> None:
+        self._ask(task_id, lambda task: task.resume())
 
-    def set_end_offsets(self, task_id, end, *, finish):
-        return self._ask(task_id, lambda task: task.set_end_offsets(end, finish=finish))
+    def set_end_offsets(self, task_id: str, end: Mapping[int, int], *, finish: bool) -> None:
+        self._ask(task_id, lambda task: task.set_end_offsets(end, finish=finish))
 
-    def _ask(self, task_id, question):
+    def _ask(self, task_id: str, question: Callable[[StreamingTask], Future[Answer]]) -> Answer:
         peon = self.peons.get(task_id)
         if peon is None or peon.dead or peon.task is None:
             raise Unavailable("the peon does not answer")
@@ -501,12 +527,14 @@ class Simulation:
         found = [row["n"] for r in snapshot.announced for row in self._rows(r.file.path)]
         return sorted(found + self._published_rows(snapshot))
 
-    def _published_rows(self, snapshot=None) -> list[int]:
+    def _published_rows(self, snapshot: Snapshot | None = None) -> list[int]:
         rows = (snapshot or self.metadata.latest("flights")).segments
         segments = [Segment.from_row(row) for row in rows if row.used]
-        return [row["n"] for s in segments for row in self._rows(str(s.load_spec["path"]))]
+        return [
+            row["n"] for s in segments for row in self._rows(self.deep_store.location(s.load_spec))
+        ]
 
-    def _rows(self, path: str):
+    def _rows(self, path: str) -> list[Any]:
         # A file whose peon died may be gone until the next one announces what there is.
         return read_rows(path) if Path(path).exists() else []
 

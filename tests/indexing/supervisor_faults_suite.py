@@ -11,13 +11,8 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-
-from call_faults_kit import Faults
-from cluster_simulation.memory import MemoryDatabase
-from fault_cases_kit import CountedPart, DrawnCases, FaultPlan
-from indexing_kit import FakeBroker, spec_json
-from mailbox_kit import InlineLanes, StepLanes, settle
-from queue_kit import KeptEvents, SaidWorker
+from functools import partial
+from typing import Any, cast
 
 from penstock.core.errors import Conflict, LockRevoked, NotFound, Unavailable
 from penstock.indexing.actions import PublishSegments
@@ -25,8 +20,9 @@ from penstock.indexing.engine import RowCounts
 from penstock.indexing.lockbox.lock_lane import LocksChanged
 from penstock.indexing.lockbox.lock_store import AlertingLockStore, MetadataLockStore
 from penstock.indexing.lockbox.lockboxes import Lockboxes
-from penstock.indexing.overlord.action_handler import ActionHandler
+from penstock.indexing.overlord.action_handler import ActionHandler, TaskNotices
 from penstock.indexing.overlord.supervisor_registry import Supervisors
+from penstock.indexing.overlord.task_index import ActiveTask
 from penstock.indexing.overlord.task_queue import QueuePorts, TaskQueue, TaskQueueOptions
 from penstock.indexing.overlord.task_state import EndedTask
 from penstock.indexing.ports import TaskLocation, TaskPhase, TaskReport, TaskState
@@ -34,12 +30,20 @@ from penstock.indexing.sequences import Offsets, SequenceEvent, TaskSequences
 from penstock.indexing.specs import SupervisorSpec, parse_supervisor_spec
 from penstock.indexing.supervisor import Supervisor, SupervisorOptions, SupervisorPorts
 from penstock.indexing.supervisor.stream_watch import cursor_name
+from penstock.indexing.supervisor.supervisor_ports import StreamQueue
 from penstock.indexing.supervisor.task_groups import GroupState
-from penstock.indexing.task_spec import StreamTaskSpec
+from penstock.indexing.task_spec import StreamTaskSpec, TaskSpec
 from penstock.mailbox import MailboxProcessor
 from penstock.mailbox.event_mail import EventMail
 from penstock.storage.metadata import MetadataStore
+from penstock.storage.metadata.sql_database import Transactions
 from penstock.testing.clock import VirtualClock
+from tests.harness.call_faults_kit import Faults
+from tests.harness.cluster_simulation.memory import MemoryDatabase
+from tests.harness.mailbox_kit import InlineLanes, StepLanes, settle
+from tests.indexing.indexing_kit import FakeBroker, spec_json
+from tests.indexing.queue_kit import KeptEvents, SaidWorker
+from tests.kits.fault_cases_kit import CountedPart, DrawnCases, FaultPlan
 
 TOPIC = ID = "flights"
 _FULL = 8
@@ -148,12 +152,19 @@ class TakingWorker(SaidWorker):
         super().__init__(name, capacity=10)
         self.world = world
 
-    def assign(self, task: StreamTaskSpec) -> None:
+    def assign(self, task: TaskSpec) -> None:
+        assert isinstance(task, StreamTaskSpec)
         assert task.id not in self.world.peons, f"{task.id} is handed out twice"
         super().assign(task)
         self.world.peons[task.id] = ReadingPeon(self.world, self, task)
 
-    def say(self, task_id: str, state=TaskState.RUNNING, location=None, error="") -> None:
+    def say(
+        self,
+        task_id: str,
+        state: TaskState = TaskState.RUNNING,
+        location: TaskLocation | None = None,
+        error: str = "",
+    ) -> None:
         super().say(task_id, state, location or TaskLocation("sim", 1), error)
 
 
@@ -186,13 +197,13 @@ class _OutsideDatabase:
 class SupervisorWorld:
     """A supervisor whose ports a test can make fail; it starts anew when its loop has ended."""
 
-    def __init__(self, **io: object) -> None:
+    def __init__(self, **io: Any) -> None:
         self.faults = Faults()
         self.clock = VirtualClock()
         self.database = MemoryDatabase(self.clock)
         self.truth = MetadataStore(self.database)
         self.tasks_act = False
-        self.metadata = MetadataStore(_OutsideDatabase(self, self.database))
+        self.metadata = MetadataStore(cast("Transactions", _OutsideDatabase(self, self.database)))
         self.broker = FakeBroker()
         self.broker.create(TOPIC, 2)
         self.events = KeptEvents()
@@ -219,7 +230,12 @@ class SupervisorWorld:
         )
         self.queue = TaskQueue(
             QueuePorts(
-                *(self.metadata, self.lockboxes, self, self.lanes, processor, self.clock),
+                self.metadata,
+                self.lockboxes,
+                self,
+                self.lanes,
+                processor,
+                self.clock,
                 ended=EventMail(processor, self._task_ended, "a task ended", is_urgent=True),
                 compared=EventMail(processor, self._tasks_compared, "compared", is_urgent=True),
             ),
@@ -228,7 +244,7 @@ class SupervisorWorld:
         self.supervisors = Supervisors(
             SupervisorPorts(
                 metadata=self.metadata,
-                queue=_PortedQueue(self.queue, self.faults),
+                queue=cast("StreamQueue", _PortedQueue(self.queue, self.faults)),
                 broker=self.faults.port(self.broker),
                 peons=self.faults.port(self, {"within"}),
                 lanes=lanes,
@@ -240,7 +256,12 @@ class SupervisorWorld:
             _OPTIONS,
         )
         self.handler = ActionHandler(
-            self.metadata, self.lockboxes, InlineLanes(), self, self, self.clock
+            self.metadata,
+            self.lockboxes,
+            InlineLanes(),
+            self,
+            cast("TaskNotices", self),  # the handler is asked nothing else
+            self.clock,
         )
         self.begun = self.change(self._begin)
 
@@ -290,11 +311,11 @@ class SupervisorWorld:
     def set_end_offsets(self, task_id: str, end: Offsets, *, finish: bool) -> None:
         self.peon(task_id).set_end_offsets(end, finish=finish)
 
-    def active_task(self, task_id: str) -> StreamTaskSpec | None:
+    def active_task(self, task_id: str) -> TaskSpec | None:
         active = self.queue.index.get(task_id)
         return None if active is None else active.task
 
-    def of_supervisor(self, supervisor_id: str) -> Mapping[str, object]:
+    def of_supervisor(self, supervisor_id: str) -> Mapping[str, ActiveTask]:
         return self.queue.index.of_supervisor(supervisor_id)
 
     def waits(self, _task_id: str, _reason: str) -> None:
@@ -572,7 +593,7 @@ def check(world: SupervisorWorld, operation: Operation, where: str) -> None:
     else:
         assert world.published() == world.sent, f"{where}: {world.published()} of {world.sent}"
     for piece in [one for one in world.every() if one.id != ID]:
-        world.ask(lambda piece=piece: world.supervisors.terminate(piece.id))
+        world.ask(partial(world.supervisors.terminate, piece.id))
     world.settle(10)
     (one,) = world.every()
     assert one.snapshot.state == "RUNNING", f"{where}: {one.snapshot.state}"

@@ -8,13 +8,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import TypeVar
-
-from call_faults_kit import Faults
-from cluster_simulation.memory import MemoryDatabase
-from fault_cases_kit import CountedPart, DrawnCases, FaultPlan
-from mailbox_kit import InlineLanes, StepLanes, settle
-from queue_kit import KeptEvents, SaidWorker, kill, noop
 
 from penstock.core.errors import PenstockError
 from penstock.indexing.lockbox.lock_lane import LocksChanged
@@ -27,6 +22,11 @@ from penstock.mailbox import MailboxProcessor
 from penstock.mailbox.event_mail import EventMail
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
+from tests.harness.call_faults_kit import Faults
+from tests.harness.cluster_simulation.memory import MemoryDatabase
+from tests.harness.mailbox_kit import InlineLanes, StepLanes, settle
+from tests.indexing.queue_kit import KeptEvents, SaidWorker, kill, noop
+from tests.kits.fault_cases_kit import CountedPart, DrawnCases, FaultPlan
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class QueueWorld:
         self.restarts = -1
         self.start()
         for one in (noop("runs"), kill("holds"), kill("waits")):
-            self.change(lambda one=one: self.queue.add(one))
+            self.change(partial(self.queue.add, one))
             self.settle(2)
 
     def start(self) -> None:

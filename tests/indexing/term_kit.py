@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from mailbox_kit import InlineLanes, settle
-from metadata_kit import MemoryMetadata
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
 from penstock.indexing.overlord import Overlord, OverlordPorts
+from penstock.indexing.ports import BrokerPort, TaskClient, WorkerClient
 from penstock.mailbox import MailboxProcessor
 from penstock.testing.clock import VirtualClock
+from tests.harness.mailbox_kit import InlineLanes, settle
+from tests.harness.metadata_kit import MemoryMetadata
+
+Answer = TypeVar("Answer")
 
 
 class TermWorld:
     """A mailbox for overlords, and the store that they lead by."""
 
-    def __init__(self, folder) -> None:
+    def __init__(self, folder: Path) -> None:
         self.clock = VirtualClock()
         self.metadata = MemoryMetadata(self.clock)
         self.processor = MailboxProcessor(name="overlord", clock=self.clock)
 
-    def make(self, **ports) -> Overlord:
+    def make(self, **ports: Any) -> Overlord:
         """Return an overlord that has not begun, with these ports beside the usual ones."""
         lanes = InlineLanes()
         made = OverlordPorts(
             metadata=self.metadata,
-            broker=None,
-            peons=None,
+            broker=cast("BrokerPort", None),  # these overlords read no topics
+            peons=cast("TaskClient", None),  # and have no workers
             workers=self,
             lanes=lanes,
             lock_lanes=lanes,
@@ -34,12 +41,12 @@ class TermWorld:
         )
         return Overlord(self.processor, made)
 
-    def workers(self):
+    def workers(self) -> Sequence[WorkerClient]:
         return ()
 
     def settle(self, seconds: float = 0) -> None:
         settle(self.processor, self.clock, seconds)
 
-    def ask(self, future):
+    def ask(self, future: Future[Answer]) -> Answer:
         self.settle()
         return future.result(0)

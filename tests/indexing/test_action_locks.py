@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures._base import Future
+from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
-from action_kit import DAY, NEXT_DAY, Desk, allocate, batch, publish, rows, stream
 
 from penstock.core.errors import Conflict, InvalidRequest, LockRevoked, Unavailable
 from penstock.core.intervals import Interval
@@ -19,21 +22,25 @@ from penstock.indexing.actions import (
     SegmentListUnused,
     SegmentListUsed,
     SegmentNuke,
-    UpdateLocation,
 )
+from penstock.indexing.lockbox.task_locks import LockOutcome, LockRequest
 from penstock.indexing.overlord.lock_requests import lock_task
 from penstock.mailbox.lanes import ThreadLanes
 from penstock.storage.metadata import PublishRequest
+from penstock.storage.metadata.rows.pending_segments import AllocateRequest, PendingRow
+from tests.indexing.action_kit import DAY, NEXT_DAY, Desk, allocate, batch, publish, rows, stream
+
+Answer = TypeVar("Answer")
 
 
 @pytest.fixture
-def desk(tmp_path):
+def desk(tmp_path: Path) -> Iterator[Desk]:
     made = Desk(tmp_path)
     yield made
     made.metadata.close()
 
 
-def test_a_stream_locks_a_time_chunk_when_it_asks_for_a_place_there(desk):
+def test_a_stream_locks_a_time_chunk_when_it_asks_for_a_place_there(desk: Desk) -> None:
     desk.add(stream("s"))
     places = allocate(desk, "s", DAY, DAY, NEXT_DAY)
     assert [p.partition_number for p in places] == [0, 1, 0]
@@ -46,7 +53,7 @@ def test_a_stream_locks_a_time_chunk_when_it_asks_for_a_place_there(desk):
     assert {p.version for p in places} == {lock.version for lock in locks}
 
 
-def test_a_stream_waits_for_who_locks_its_time_and_says_for_whom(desk):
+def test_a_stream_waits_for_who_locks_its_time_and_says_for_whom(desk: Desk) -> None:
     desk.add(batch("compaction", priority=99))
     assert desk.do("compaction", LockTryAcquire((DAY,))).granted
     desk.add(stream("s"))
@@ -59,7 +66,7 @@ def test_a_stream_waits_for_who_locks_its_time_and_says_for_whom(desk):
     assert allocate(desk, "s")
 
 
-def test_a_wait_for_a_place_ends_and_names_who_was_in_the_way(desk):
+def test_a_wait_for_a_place_ends_and_names_who_was_in_the_way(desk: Desk) -> None:
     desk.add(batch("compaction", priority=99))
     assert desk.do("compaction", LockTryAcquire((DAY,))).granted
     desk.add(stream("s", taskLockTimeout=20_000))
@@ -76,7 +83,9 @@ def test_a_wait_for_a_place_ends_and_names_who_was_in_the_way(desk):
         desk.clock.advance(61)
 
 
-def test_two_that_want_a_larger_chunk_around_each_others_locks_do_not_wait_for_ever(desk):
+def test_two_that_want_a_larger_chunk_around_each_others_locks_do_not_wait_for_ever(
+    desk: Desk,
+) -> None:
     """Each appends an hour, and then somebody made a day of it all: both want the day."""
     one, other = (Interval.parse(f"2024-01-01T0{h}/2024-01-01T0{h + 1}") for h in (1, 2))
     for name, hour in (("a", one), ("b", other)):
@@ -84,7 +93,8 @@ def test_two_that_want_a_larger_chunk_around_each_others_locks_do_not_wait_for_e
         assert desk.do(name, LockTryAcquire((hour,), appends=True)).granted
     made = rows([AllocatedSegment(DAY, "2024-02-01T00:00:00.000Z", 0, 0)])
     desk.metadata.publish(PublishRequest("compaction", "flights", made))
-    ends, told = {}, {}
+    ends: dict[str, Interval | str] = {}
+    told: dict[str, str] = {}
     for _ in range(20):
         for name, hour in (("a", one), ("b", other)):
             if name not in ends:
@@ -97,11 +107,13 @@ def test_two_that_want_a_larger_chunk_around_each_others_locks_do_not_wait_for_e
                     desk.end(name)
         desk.clock.advance(1)
     assert "held by b" in told["a"]
-    assert "within taskLockTimeout (10000 ms)" in ends["a"]
+    assert "within taskLockTimeout (10000 ms)" in str(ends["a"])
     assert ends["b"] == DAY
 
 
-def test_a_stream_takes_locks_of_a_lower_priority_and_their_owner_cannot_publish(desk):
+def test_a_stream_takes_locks_of_a_lower_priority_and_their_owner_cannot_publish(
+    desk: Desk,
+) -> None:
     task = desk.add(batch("low"))
     (lock,) = desk.do("low", LockTryAcquire((DAY,))).locks
     places = allocate(desk, "low", sequence="low")
@@ -116,7 +128,7 @@ def test_a_stream_takes_locks_of_a_lower_priority_and_their_owner_cannot_publish
     assert task.id == "low"
 
 
-def test_streams_with_concurrent_locks_append_beside_a_replace(desk):
+def test_streams_with_concurrent_locks_append_beside_a_replace(desk: Desk) -> None:
     desk.metadata.begin_offsets("flights", {0: 0})
     desk.add(batch("replace", priority=25, useConcurrentLocks=True))
     assert desk.do("replace", LockTryAcquire((DAY,))).granted
@@ -135,7 +147,7 @@ def test_streams_with_concurrent_locks_append_beside_a_replace(desk):
     assert sorted(row.partition_number for row in found) == [0, 1]
 
 
-def test_what_is_appended_has_the_version_of_its_time_chunk_not_of_the_lock(desk):
+def test_what_is_appended_has_the_version_of_its_time_chunk_not_of_the_lock(desk: Desk) -> None:
     """The last two of the worked sequences of locks: with a time chunk that is there, without."""
     desk.add(batch("b"))
     (first,) = allocate(desk, "b", sequence="b")
@@ -150,7 +162,7 @@ def test_what_is_appended_has_the_version_of_its_time_chunk_not_of_the_lock(desk
     assert (alone.version, alone.partition_number) == (lock.version, 0)
 
 
-def test_a_publish_needs_a_lock_that_covers_it(desk):
+def test_a_publish_needs_a_lock_that_covers_it(desk: Desk) -> None:
     desk.add(batch("b"))
     (place,) = allocate(desk, "b", sequence="b")
     desk.do("b", LockRelease(DAY))
@@ -158,7 +170,9 @@ def test_a_publish_needs_a_lock_that_covers_it(desk):
         publish(desk, "b", [place], sequence="b")
 
 
-def test_a_publish_whose_answer_was_lost_and_then_its_lock_is_known_as_published(desk):
+def test_a_publish_whose_answer_was_lost_and_then_its_lock_is_known_as_published(
+    desk: Desk,
+) -> None:
     desk.add(batch("b"))
     places = allocate(desk, "b", sequence="b")
     assert publish(desk, "b", places, sequence="b").ok
@@ -167,7 +181,7 @@ def test_a_publish_whose_answer_was_lost_and_then_its_lock_is_known_as_published
     assert (again.ok, again.already_published) == (False, True)
 
 
-def test_a_publish_that_is_too_early_says_what_it_waits_for(desk):
+def test_a_publish_that_is_too_early_says_what_it_waits_for(desk: Desk) -> None:
     desk.metadata.begin_offsets("flights", {0: 0})
     desk.add(stream("first"))
     desk.add(stream("second", start=5))
@@ -182,13 +196,13 @@ def test_a_publish_that_is_too_early_says_what_it_waits_for(desk):
 
 
 @pytest.mark.parametrize("sequence", ["other_0", "base-x_0"])
-def test_a_sequence_of_another_task_is_refused(desk, sequence):
+def test_a_sequence_of_another_task_is_refused(desk: Desk, sequence: str) -> None:
     desk.add(stream("s"))
     with pytest.raises(InvalidRequest, match="does not belong to the task"):
         allocate(desk, "s", sequence=sequence)
 
 
-def test_a_task_that_ended_is_told_to_give_up(desk):
+def test_a_task_that_ended_is_told_to_give_up(desk: Desk) -> None:
     desk.add(stream("s"))
     desk.end("s")
     for action in (LockTryAcquire((DAY,)), SegmentAllocate("base-s_0", (DAY,)), LockList()):
@@ -197,7 +211,7 @@ def test_a_task_that_ended_is_told_to_give_up(desk):
     assert desk.metadata.locks.every() == {}
 
 
-def test_a_task_that_is_not_heard_of_by_the_lockbox_gets_nothing(desk):
+def test_a_task_that_is_not_heard_of_by_the_lockbox_gets_nothing(desk: Desk) -> None:
     """The overlord still counts it as active, its locks are gone: no ghost lock comes of it."""
     task = desk.add(stream("s"))
     desk.lockboxes.remove(lock_task(task)).result()
@@ -206,7 +220,7 @@ def test_a_task_that_is_not_heard_of_by_the_lockbox_gets_nothing(desk):
     assert desk.metadata.locks.every() == {}
 
 
-def test_unused_segments_are_listed_and_deleted_under_a_lock(desk):
+def test_unused_segments_are_listed_and_deleted_under_a_lock(desk: Desk) -> None:
     desk.add(batch("b"))
     assert publish(desk, "b", allocate(desk, "b", sequence="b"), sequence="b").ok
     (used,) = desk.do("b", SegmentListUsed("flights", (DAY,)))
@@ -221,7 +235,7 @@ def test_unused_segments_are_listed_and_deleted_under_a_lock(desk):
     assert desk.do("b", SegmentListUnused(DAY)) == ()
 
 
-def test_a_place_is_found_though_a_user_hid_what_the_lock_wrote(desk):
+def test_a_place_is_found_though_a_user_hid_what_the_lock_wrote(desk: Desk) -> None:
     desk.metadata.begin_offsets("flights", {0: 0})
     desk.add(stream("s"))
     assert publish(desk, "s", allocate(desk, "s"), start={0: 0}, end={0: 5}).ok
@@ -233,13 +247,9 @@ def test_a_place_is_found_though_a_user_hid_what_the_lock_wrote(desk):
     assert publish(desk, "s", [place], start={0: 5}, end={0: 9}, sequence="base-s_1").ok
 
 
-def test_where_a_peon_answers_is_passed_on(desk):
-    desk.add(stream("s"))
-    desk.do("s", UpdateLocation("h", 7))
-    assert desk.notices.locations[0][0] == "s"
-
-
-def test_requests_that_wait_are_given_places_in_one_transaction(tmp_path, monkeypatch):
+def test_requests_that_wait_are_given_places_in_one_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lanes = ThreadLanes("test locks")
     desk = Desk(tmp_path, lanes)
     names = [f"s{n}" for n in range(8)]
@@ -248,7 +258,7 @@ def test_requests_that_wait_are_given_places_in_one_transaction(tmp_path, monkey
     calls = []
     allocate_segments = desk.metadata.allocate_segments
 
-    def counted(requests):
+    def counted(requests: Sequence[AllocateRequest]) -> list[PendingRow | None]:
         calls.append(len(requests))
         return allocate_segments(requests)
 
@@ -268,11 +278,13 @@ def test_requests_that_wait_are_given_places_in_one_transaction(tmp_path, monkey
     desk.metadata.close()
 
 
-def test_who_waits_for_a_place_when_the_overlord_ends_is_told_so(tmp_path, monkeypatch):
+def test_who_waits_for_a_place_when_the_overlord_ends_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     locked, waits, gate = threading.Event(), threading.Event(), threading.Event()
 
     class TellingLanes(ThreadLanes):
-        def submit(self, lane, work):
+        def submit(self, lane: str, work: Callable[[], Answer]) -> Future[Answer]:
             future = super().submit(lane, work)
             if locked.is_set():
                 waits.set()
@@ -283,7 +295,7 @@ def test_who_waits_for_a_place_when_the_overlord_ends_is_told_so(tmp_path, monke
     desk.add(stream("s", useConcurrentLocks=True))
     acquire = desk.lockboxes.acquire
 
-    def acquire_and_be_busy(*args, **more):
+    def acquire_and_be_busy(*args: Sequence[LockRequest], **more: Any) -> Future[list[LockOutcome]]:
         answer = acquire(*args, **more)
         answer.result()
         lanes.submit("datasource flights", gate.wait)
@@ -293,7 +305,7 @@ def test_who_waits_for_a_place_when_the_overlord_ends_is_told_so(tmp_path, monke
     monkeypatch.setattr(desk.lockboxes, "acquire", acquire_and_be_busy)
     told = []
 
-    def ask():
+    def ask() -> None:
         with pytest.raises(Unavailable, match="repeat the request at the next leader") as caught:
             allocate(desk, "s")
         told.append(caught.value)

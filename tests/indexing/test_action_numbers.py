@@ -6,10 +6,8 @@ from contextlib import suppress
 
 import orjson
 import pytest
-from action_kit import DAY, NOTHING, Desk, batch, rows, stream
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from json_numbers_kit import Place, places, with_number
 
 from penstock.core.errors import PenstockError
 from penstock.core.http_errors import status_and_code
@@ -20,11 +18,12 @@ from penstock.indexing.actions import (
     LockTryAcquire,
     PublishSegments,
     SegmentListUnused,
-    UpdateLocation,
 )
 from penstock.indexing.actions.locks import LockedSegment
 from penstock.indexing.actions.segment_allocation import AllocatedSegment
 from penstock.indexing.engine import DataFile
+from tests.indexing.action_kit import DAY, NOTHING, Desk, batch, rows, stream
+from tests.kits.json_numbers_kit import Place, places, with_number
 
 VERSION = "2024-02-01T00:00:00.000Z"
 FILE = DataFile("/x/0.parquet", DAY, 1, 2, DAY.start_ms, DAY.start_ms, (("page", "string"),))
@@ -36,7 +35,6 @@ EXAMPLES = (
     PublishSegments("base-s_0", SEGMENTS, {0: 0}, {0: 5}, NOTHING),
     PublishSegments("b", SEGMENTS, None, None, NOTHING, kind="append"),
     SegmentListUnused(DAY, None, 5, 7),
-    UpdateLocation("host", 80),
 )
 FORMS = [action.to_json() for action in EXAMPLES]
 # No other action has a number in it.
@@ -84,6 +82,6 @@ def test_a_number_of_any_size_is_taken_or_refused(
             desk.handler.perform(task, orjson.loads(form))
         except PenstockError as error:
             refused.append(error)
-    for error in refused:
-        assert status_and_code(error)[0] < 500, (error, form[:300])
-        assert len(str(error)) < 1_000
+    for one in refused:
+        assert status_and_code(one)[0] < 500, (one, form[:300])
+        assert len(str(one)) < 1_000

@@ -5,7 +5,10 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from allocator_faults_suite import (
+
+from penstock.core.errors import PenstockError
+from tests.harness.call_faults_kit import FAULTS
+from tests.indexing.allocator_faults_suite import (
     INSIDE,
     INSIDE_ROUND,
     OPERATIONS,
@@ -15,10 +18,7 @@ from allocator_faults_suite import (
     count,
     pair,
 )
-from call_faults_kit import FAULTS
-from fault_cases_kit import FaultPlan
-
-from penstock.core.errors import PenstockError
+from tests.kits.fault_cases_kit import FaultPlan
 
 CALLS_MAX = 10_000
 # Each operation meets one kind of error here; the soak has all kinds, before and after each call.

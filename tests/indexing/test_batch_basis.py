@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
-from batch_kit import ABC, BatchWorld, Cut, day, index, lines
 
 from penstock.core.intervals import Interval
 from penstock.indexing.ports import TaskState
+from tests.indexing.batch_kit import ABC, BatchWorld, Cut, day, index, lines
 
 MARKED = "marked unused since"
-CONCURRENT = {"context": {"useConcurrentLocks": True}}
+CONCURRENT: dict[str, Any] = {"context": {"useConcurrentLocks": True}}
 
 
-def compact(**more: object) -> dict[str, object]:
+def compact(**more: object) -> dict[str, Any]:
     given = {"type": "interval", "interval": day(1, 2)}
     return {
         "type": "compact",
@@ -24,14 +25,14 @@ def compact(**more: object) -> dict[str, object]:
     }
 
 
-def reindex(**more: object) -> dict[str, object]:
+def reindex(**more: object) -> dict[str, Any]:
     task = index("", **more)  # type: ignore[arg-type]
     source = {"type": "druid", "dataSource": "d", "interval": day(1, 2)}
-    task["spec"]["ioConfig"] = {"inputSource": source}  # type: ignore[index]
+    task["spec"]["ioConfig"] = {"inputSource": source}
     return task
 
 
-def sql(query: str = "SELECT * FROM d", **more: object) -> dict[str, object]:
+def sql(query: str = "SELECT * FROM d", **more: object) -> dict[str, Any]:
     return {
         "type": "query_controller",
         "dataSource": "d",
@@ -61,7 +62,7 @@ def during(world: BatchWorld, work: Callable[[], object]) -> None:
 @pytest.mark.parametrize("more", [{}, CONCURRENT], ids=["alone", "concurrent"])
 @pytest.mark.parametrize("make", [compact, reindex, sql])
 def test_rows_that_are_taken_out_of_view_meanwhile_do_not_come_back(
-    world: BatchWorld, make: Callable[..., dict[str, object]], more: dict[str, object]
+    world: BatchWorld, make: Callable[..., dict[str, Any]], more: dict[str, Any]
 ) -> None:
     world.run(index(lines(*ABC), **more))
     doomed = next(str(s.id) for s in world.visible() if str(s.interval) == day(1))

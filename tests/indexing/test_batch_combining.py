@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
-from batch_kit import BatchWorld, day, index, lines
 
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.batch.metric_merge import (
@@ -17,6 +17,7 @@ from penstock.indexing.batch.metric_merge import (
 )
 from penstock.indexing.ports import TaskState
 from penstock.indexing.specs.aggregators import Aggregator
+from tests.indexing.batch_kit import BatchWorld, day, index, lines
 
 COUNT = {"type": "count", "name": "count"}
 SUM = {"type": "longSum", "name": "sum_x", "fieldName": "x"}
@@ -111,7 +112,7 @@ def test_all_metrics_of_unlike_rows() -> None:
 
 def compact(world: BatchWorld, *wanted: Mapping[str, str], rollup: bool = True) -> str:
     """Compact the first day; return the error, empty if there was none."""
-    task: dict[str, object] = {
+    task: dict[str, Any] = {
         "type": "compact",
         "dataSource": "d",
         "ioConfig": {"type": "compact", "inputSpec": {"type": "interval", "interval": day(1)}},

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from batch_kit import ABC, BatchWorld, day, index, lines
 
 from penstock.indexing.batch import ingest_task
 from penstock.indexing.ports import TaskState
+from tests.indexing.batch_kit import ABC, BatchWorld, day, index, lines
 
 
 def test_a_replace_tells_which_time_it_left_empty(
@@ -52,7 +54,7 @@ def test_of_much_time_that_is_left_empty_the_first_is_named(
     )
 
 
-def reindex(source: object) -> dict[str, object]:
+def reindex(source: object) -> dict[str, Any]:
     task = index("", mode="replace", intervals=[day(1, 9)])
     parts = task["spec"]
     assert isinstance(parts, dict)
@@ -67,7 +69,7 @@ def test_a_source_that_is_no_datasource_leaves_the_target_as_it_is(world: BatchW
         world.run(index(lines((8, name, 1)), schema={"dataSource": name}))
     read = {"type": "druid", "dataSource": "orders", "interval": day(1, 9)}
     both = {"type": "combining", "delegates": [read, {**read, "dataSource": "zzz"}]}
-    near = 'dataSource: no datasource "ordres" with data: did you mean "orders"?'
+    near = 'dataSource: no datasource "ordres" with data: correct its name'
     for source, told in (
         ({**read, "dataSource": "ordres"}, f"spec.ioConfig.inputSource.{near}"),
         (both, 'inputSource.delegates[1].dataSource: no datasource "zzz" with data'),

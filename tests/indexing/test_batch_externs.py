@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from batch_kit import BatchWorld, Cut
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from penstock.indexing.secrets import MASK, masked
 from penstock.indexing.specs.batch.batch_task_specs import parse_batch_task
 from penstock.indexing.specs.batch.sql_ingest import SqlIngestSpec
 from penstock.indexing.specs.inputs import InlineInput
+from tests.indexing.batch_kit import BatchWorld, Cut
 
 FORMAT = '{"type":"json"}'
 COLUMNS = '[{"name":"a","type":"string"}]'
@@ -81,7 +81,7 @@ def test_each_table_has_its_name_and_equal_ones_have_one() -> None:
     other = ARGUMENTS.replace('"x"', '"y"')
     found = parse_ingest(
         f"REPLACE INTO t OVERWRITE ALL WITH c AS (SELECT * FROM TABLE(EXTERN({ARGUMENTS})))\n"
-        f"SELECT * FROM c, TABLE(EXTERN(\n{other}\n)) AS y,\n(SELECT * FROM"
+        f"SELECT *, 1 AS __time FROM c, TABLE(EXTERN(\n{other}\n)) AS y,\n(SELECT * FROM"
         f" TABLE(EXTERN({ARGUMENTS}))) z PARTITIONED BY ALL"
     )
     assert data_of(found) == ["x", "y"]
@@ -197,7 +197,7 @@ def test_tables_without_number_are_refused_before_each_is_read(
 ) -> None:
     many = " UNION ALL ".join([f"SELECT * FROM TABLE(EXTERN({ARGUMENTS}))"] * 501)
     monkeypatch.setattr("penstock.indexing.batch.sql.external_tables.read_model", None)
-    with pytest.raises(InvalidRequest, match="reads more than 500 tables"):
+    with pytest.raises(InvalidRequest, match="EXTERN is called 501 times"):
         parse_ingest(f"INSERT INTO t {many} PARTITIONED BY DAY")
 
 

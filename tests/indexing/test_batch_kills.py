@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
-from batch_kit import ABC, BatchWorld, Cut, day, index, lines
 
 from penstock.core.errors import Unavailable
 from penstock.core.intervals import Interval
 from penstock.indexing.ports import TaskState
 from penstock.indexing.task.task_folder import TaskFolder
+from tests.indexing.batch_kit import ABC, BatchWorld, Cut, day, index, lines
 
 
 def test_kill_deletes_unused_segments_and_their_files_alone(world: BatchWorld) -> None:
@@ -30,7 +31,7 @@ def test_kill_deletes_unused_segments_and_their_files_alone(world: BatchWorld) -
     ("context", "kind"), [({}, "EXCLUSIVE"), ({"useConcurrentLocks": True}, "REPLACE")]
 )
 def test_a_kill_holds_its_lock_until_the_last_file_is_gone(
-    world: BatchWorld, monkeypatch: pytest.MonkeyPatch, context: dict[str, object], kind: str
+    world: BatchWorld, monkeypatch: pytest.MonkeyPatch, context: dict[str, Any], kind: str
 ) -> None:
     world.run(index(lines(*ABC)))
     world.store.segments.mark_unused([str(s.id) for s in world.visible()])

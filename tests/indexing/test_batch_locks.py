@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
 import pytest
-from batch_kit import SkippingClock, day
-from engine_kit import FakeBatchEngine
 
 from penstock.core.errors import Conflict, InvalidRequest, LockRevoked
 from penstock.core.intervals import Granularity, Interval
@@ -33,6 +31,8 @@ from penstock.indexing.specs.task_context import IngestionMode, TaskContext
 from penstock.segments.deep_storage import DeepStore
 from penstock.segments.segment import Segment
 from penstock.segments.shard_spec import ShardSpec
+from tests.harness.engine_kit import FakeBatchEngine
+from tests.indexing.batch_kit import SkippingClock, day
 
 R = TypeVar("R")
 DAY = Interval.parse(day(1))
@@ -67,14 +67,15 @@ class Overlord:
         kind = str(action.to_json()["type"])
         self.asked.append(kind)
         self.at(kind)
-        match action:
+        asked: object = action
+        match asked:
             case LockList():
                 return cast("R", self.held)
             case LockRelease(interval):
                 self.held = [lock for lock in self.held if lock.interval != interval]
                 return cast("R", None)
             case LockTryAcquire():
-                return cast("R", self._acquire(action))
+                return cast("R", self._acquire(asked))
         raise AssertionError(f"{kind} is no question about locks")
 
     def _acquire(self, action: LockTryAcquire) -> LockAnswer:

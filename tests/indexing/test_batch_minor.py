@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
-import engine_kit
 import pytest
-from batch_kit import BatchWorld, Cut, day, index, lines, world_of
 
 from penstock.core.errors import Conflict
 from penstock.core.intervals import ETERNITY, Interval
@@ -15,6 +14,8 @@ from penstock.indexing.actions import MarkSegmentsToUpgrade
 from penstock.indexing.ports import TaskState
 from penstock.indexing.specs.errors import SpecError
 from penstock.segments.segment import Segment
+from tests.harness import engine_kit
+from tests.indexing.batch_kit import BatchWorld, Cut, day, index, lines, world_of
 
 CONCURRENT = {"useConcurrentLocks": True}
 ROWS = [(1, "x", 1), (1, "y", 2), (1, "z", 3), (2, "other", 4)]
@@ -26,9 +27,7 @@ def world(tmp_path: Path) -> Iterator[BatchWorld]:
         yield made
 
 
-def minor(
-    chosen: Iterable[Segment], interval: str = day(1, 2), **more: object
-) -> dict[str, object]:
+def minor(chosen: Iterable[Segment], interval: str = day(1, 2), **more: object) -> dict[str, Any]:
     given = [
         {"itvl": str(one.interval), "ver": one.version, "part": one.shard_spec.partition_number}
         for one in chosen
@@ -313,7 +312,7 @@ def test_the_action_wants_a_replace_lock_around_used_segments(world: BatchWorld)
     ],
 )
 def test_wrong_specs_are_refused_with_their_place(
-    world: BatchWorld, changes: dict[str, object], place: str
+    world: BatchWorld, changes: dict[str, Any], place: str
 ) -> None:
     task = minor(of_day(world, 1)[:1])
     io = task["ioConfig"]

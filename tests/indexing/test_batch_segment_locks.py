@@ -5,25 +5,34 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+from collections.abc import Iterator, Sequence
+from concurrent.futures._base import Future
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
-from batch_kit import START_MS, BatchWorld, Cut, day, index, lines
+from pydantic import JsonValue
 
 from penstock.core.intervals import Interval
+from penstock.indexing.lockbox.task_locks import LockOutcome, LockRequest
 from penstock.indexing.overlord.lock_requests import lock_task
 from penstock.indexing.ports import TaskState
+from penstock.indexing.task_spec import TaskSpec
+from tests.indexing.batch_kit import START_MS, BatchWorld, Cut, day, index, lines
 
 SEGMENTS = {"forceTimeChunkLock": False}
 
 
 @pytest.fixture
-def world(tmp_path):
+def world(tmp_path: Path) -> Iterator[BatchWorld]:
     made = BatchWorld(tmp_path)
     yield made
     made.close()
 
 
-def compact(*days: int, ids=(), **more):
+def compact(
+    *days: int, ids: Sequence[str] | tuple[object, ...] = (), **more: JsonValue
+) -> dict[str, Any]:
     given = (
         {"type": "segments", "segments": list(ids)}
         if ids
@@ -33,12 +42,12 @@ def compact(*days: int, ids=(), **more):
         "type": "compact",
         "dataSource": "d",
         "ioConfig": {"type": "compact", "inputSpec": given},
-        "context": {**SEGMENTS, **more.pop("context", {})},
+        "context": {**SEGMENTS, **cast("dict[str, JsonValue]", more.pop("context", {}))},
         **more,
     }
 
 
-def put(data: str, mode: str, **context):
+def put(data: str, mode: str, **context: int) -> dict[str, Any]:
     return index(data, mode=mode, context={**SEGMENTS, **context})
 
 
@@ -46,12 +55,12 @@ def numbers(world: BatchWorld) -> list[int]:
     return [one.shard_spec.partition_number for one in world.visible()]
 
 
-def locks(world: BatchWorld, spec) -> set[tuple[str, int | None]]:
+def locks(world: BatchWorld, spec: TaskSpec) -> set[tuple[str, int | None]]:
     held = world.lockboxes.locks_of(lock_task(spec)).result()
     return {(str(one.lock.type), one.lock.partition_number) for one in held}
 
 
-def stop_before(world: BatchWorld, spec, kind: str) -> None:
+def stop_before(world: BatchWorld, spec: TaskSpec, kind: str) -> None:
     """Run a task until it is about to ask for something, and let its process die there."""
 
     def cut(what: str) -> None:
@@ -64,7 +73,7 @@ def stop_before(world: BatchWorld, spec, kind: str) -> None:
     world.at = lambda _what: None
 
 
-def finish(world: BatchWorld, spec) -> TaskState:
+def finish(world: BatchWorld, spec: TaskSpec) -> TaskState:
     state = world.make(spec).run().state
     world.end(spec)
     return state
@@ -185,7 +194,11 @@ def test_a_day_without_segments_is_locked_whole(world: BatchWorld) -> None:
     ],
 )
 def test_what_cannot_be_rewritten_is_locked_by_time(
-    world: BatchWorld, caplog, reason: str, prepare: list[int], more: dict[str, object]
+    world: BatchWorld,
+    caplog: pytest.LogCaptureFixture,
+    reason: str,
+    prepare: list[int],
+    more: dict[str, Any],
 ) -> None:
     for n in range(3):
         world.run(put(lines((1, "x", n)), "append"))
@@ -336,7 +349,7 @@ def _prepare(world: BatchWorld) -> None:
         assert world.run(put(lines((1, "x", n)), "append")).state is TaskState.SUCCESS
 
 
-def _kind(kind: str):
+def _kind(kind: str) -> dict[str, Any]:
     return {
         "append": put(lines((1, "z", 9)), "append"),
         "overwrite": put(lines((1, "z", 9)), "legacy"),
@@ -413,15 +426,15 @@ def test_an_append_whose_day_is_replaced_before_it_has_its_lock_goes_beside_the_
         if what == "before segmentTransactionalInsert":
             held.append(locks(world, spec))
 
-    def too_late(requests, **given):
+    def too_late(requests: Sequence[LockRequest], **given: bool) -> Future[list[LockOutcome]]:
         if any(one.partition_number is not None for one in requests):
-            world.lockboxes.acquire = acquire
+            world.lockboxes.acquire = acquire  # type: ignore[method-assign]
             assert world.run(index(lines((1, "new", 2)))).state is TaskState.SUCCESS
             world.at = look
         return acquire(requests, **given)
 
     spec = world.add(put(lines((1, "y", 3)), "append"))
-    world.lockboxes.acquire = too_late
+    world.lockboxes.acquire = too_late  # type: ignore[method-assign]
     result = world.make(spec).run()
     assert result.state is TaskState.SUCCESS, result.error
     assert held == [{("EXCLUSIVE", 1)}]
@@ -434,9 +447,9 @@ def test_an_append_whose_day_is_locked_before_it_has_its_lock_asks_again(world: 
     other, spec = (world.add(put(lines((1, a, 2)), "append")) for a in "oy")
     acquire, asked = world.lockboxes.acquire, []
 
-    def too_late(requests, **given):
+    def too_late(requests: Sequence[LockRequest], **given: bool) -> Future[list[LockOutcome]]:
         if any(one.partition_number is not None for one in requests):
-            world.lockboxes.acquire = acquire
+            world.lockboxes.acquire = acquire  # type: ignore[method-assign]
             acquire([lock_task(other).request(Interval.parse(day(1)))]).result()
         return acquire(requests, **given)
 
@@ -445,7 +458,7 @@ def test_an_append_whose_day_is_locked_before_it_has_its_lock_asks_again(world: 
         if asked.count("before segmentAllocate") == 2 and other.id in world.tasks:
             world.end(other)
 
-    world.lockboxes.acquire, world.at = too_late, ends_meanwhile
+    world.lockboxes.acquire, world.at = too_late, ends_meanwhile  # type: ignore[method-assign]
     result = world.make(spec).run()
     assert result.state is TaskState.SUCCESS, result.error
     assert asked.count("before segmentAllocate") == 2
@@ -460,11 +473,11 @@ def test_an_append_has_its_lock_on_the_version_that_it_goes_beside(world: BatchW
     stop_before(world, other, "segmentTransactionalInsert")
     acquire = world.lockboxes.acquire
 
-    def gone(requests, **given):
+    def gone(requests: Sequence[LockRequest], **given: bool) -> None:
         acquire(requests, **given).result()
         raise Cut
 
-    world.lockboxes.acquire = gone
+    world.lockboxes.acquire = gone  # type: ignore[assignment,method-assign]
     with contextlib.suppress(Cut):
         world.make(spec).run()
     world.store.segments.mark_used([one.id for one in world.store.segments.every()])

@@ -81,6 +81,10 @@ REST = "SELECT 1 PARTITIONED BY DAY"
         ("REPLACE INTO t SELECT 1 PARTITIONED BY DAY", "OVERWRITE ALL"),
         ("REPLACE INTO t OVERWRITE WHERE a > 1 SELECT 1 PARTITIONED BY DAY", "only __time"),
         (
+            f"{WHERE} __time >= DATE '2024-01-01' {REST}",
+            "the interval needs a start and an end",
+        ),
+        (
             f"{WHERE} __time >= TIMESTAMP '2026-01-01' AND __time <= TIMESTAMP '2026-01-02' {REST}",
             "half open",
         ),
@@ -199,6 +203,14 @@ def test_a_query_without_a_time_is_refused(query: str, granularity: str) -> None
 )
 def test_a_query_that_may_give_a_time_becomes_a_task(query: str) -> None:
     assert parse_ingest(f"INSERT INTO t {query} PARTITIONED BY ALL").mode is IngestionMode.APPEND
+
+
+def test_texts_of_clauses_may_be_raw() -> None:
+    query = "SELECT 1 AS __time PARTITIONED BY r'P1D'"
+    time = "__time >= TIMESTAMP R'2024-01-01' AND __time < '2024-01-02'"
+    found = parse_ingest(f"REPLACE INTO t OVERWRITE WHERE {time} {query}")
+    assert str(found.segment_granularity) == "DAY"
+    assert [str(one) for one in found.intervals] == [str(Interval.parse("2024-01-01/P1D"))]
 
 
 def test_names_with_other_letters_stand_in_double_quotes() -> None:

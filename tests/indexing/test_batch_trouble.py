@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 import random
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
-from batch_kit import ABC, BatchWorld, index, lines
-from engine_kit import FakeBatchEngine
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
@@ -24,7 +23,10 @@ from penstock.indexing.engine import (
     InputUnavailable,
 )
 from penstock.indexing.ports import TaskState
+from penstock.indexing.task.task_folder import TaskFolder
 from penstock.indexing.worker.peon_task import PeonTask
+from tests.harness.engine_kit import FakeBatchEngine
+from tests.indexing.batch_kit import ABC, BatchWorld, index, lines
 
 
 def test_a_lost_engine_costs_another_try_into_another_folder(
@@ -223,7 +225,7 @@ class NoFolder:
 
 
 def losses(dice: random.Random) -> RetryBudget:
-    return RetryBudget(dice.random, NoFolder())
+    return RetryBudget(dice.random, cast("TaskFolder", NoFolder()))
 
 
 @given(st.integers(0, 2**32), st.integers(1, 120))
@@ -276,7 +278,7 @@ def test_bad_rows_are_counted_sampled_and_bounded(world: BatchWorld) -> None:
     spec = world.add(index(lines(*ABC) + "\nnonsense", tuning=tuning))
     task = world.make(spec)
     assert task.run().state is TaskState.SUCCESS
-    assert task.report().unparseable["buildSegments"][0]["place"] == "inline:4"
+    assert cast("Any", task.report().unparseable["buildSegments"])[0]["place"] == "inline:4"
     task = world.make(world.add(index("no\nno", tuning=tuning)))
     assert task.run().state is TaskState.FAILED
     report = task.report()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from batch_kit import world_of
 
 from penstock.core.errors import Unavailable
 from penstock.indexing.overlord.duties.retention import ChangedRules, RetentionDuty
+from tests.indexing.batch_kit import world_of
 
 ROWS = [(1, "x", 1), (1, "y", 2), (2, "z", 3)]
 

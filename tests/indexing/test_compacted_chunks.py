@@ -6,13 +6,15 @@ read the datasource any more. So chunks that overlap become one; every row must 
 
 from __future__ import annotations
 
+from typing import Any
+
 import orjson
 import pytest
-from batch_kit import DAY_MS, START_MS, BatchWorld, day, index, lines
-from engine_kit import read_rows
 
 from penstock.core.intervals import Interval
 from penstock.indexing.ports import TaskState
+from tests.harness.engine_kit import read_rows
+from tests.indexing.batch_kit import DAY_MS, START_MS, BatchWorld, day, index, lines
 
 DAYS = [(1, "a", 1), (2, "b", 2), (3, "c", 3), (4, "d", 4)]
 HALF_DAY_MS = 43_200_000
@@ -20,7 +22,7 @@ NOON = Interval(START_MS + HALF_DAY_MS, START_MS + 3 * HALF_DAY_MS)
 LOCKS = [{}, {"useConcurrentLocks": True}, {"forceTimeChunkLock": False}]
 
 
-def listed(n: int) -> dict[str, object]:
+def listed(n: int) -> dict[str, Any]:
     """Return a task that writes rows into a chunk from noon to noon, over halves of two days."""
     rows = [NOON.start_ms + 1, NOON.end_ms - 1]
     data = "\n".join(f'{{"t": {at}, "a": "noon", "n": {n}}}' for at in rows)
@@ -28,7 +30,7 @@ def listed(n: int) -> dict[str, object]:
     return index(data, intervals=[str(NOON)], granularity=granularity)
 
 
-def compact(interval: str, **more: object) -> dict[str, object]:
+def compact(interval: str, **more: object) -> dict[str, Any]:
     given = {"inputSpec": {"type": "interval", "interval": interval}}
     return {"type": "compact", "dataSource": "d", "ioConfig": given, **more}
 
@@ -39,7 +41,7 @@ def chunks(world: BatchWorld) -> list[str]:
 
 @pytest.mark.parametrize("context", LOCKS)
 def test_chunks_that_lie_across_each_other_become_one(
-    world: BatchWorld, context: dict[str, object]
+    world: BatchWorld, context: dict[str, Any]
 ) -> None:
     world.run(index(lines(*DAYS)))
     world.run(listed(7))
@@ -126,7 +128,7 @@ def cities(world: BatchWorld, at: int, **values: str) -> None:
     world.run(index(data, schema={"dimensionsSpec": {"dimensions": list(values)}}))
 
 
-def found_cities(world: BatchWorld) -> list[dict[str, object]]:
+def found_cities(world: BatchWorld) -> list[dict[str, Any]]:
     """Return the rows without their times and without what is null."""
     rows = [
         row

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
-from indexing_kit import spec_json
-from term_kit import TermWorld
 
 from penstock.core.errors import Conflict, InvalidRequest, NotFound
 from penstock.indexing.overlord.compaction.compaction_duty import CompactionConfigs
 from penstock.indexing.specs import SpecError, parse_supervisor
-from penstock.indexing.specs.compaction import ClusterCompaction, parse_compaction
+from penstock.indexing.specs.compaction import ClusterCompaction, CompactionConfig, parse_compaction
+from penstock.indexing.specs.supervisor_spec import AnySupervisorSpec
 from penstock.storage.metadata import AuditRow
+from tests.harness.metadata_kit import MemoryMetadata
+from tests.indexing.indexing_kit import spec_json
+from tests.indexing.term_kit import TermWorld
 
 ID = "autocompact__d"
-SPEC = {"type": "autocompact", "spec": {"dataSource": "d", "skipOffsetFromLatest": "P2D"}}
+SPEC: dict[str, Any] = {
+    "type": "autocompact",
+    "spec": {"dataSource": "d", "skipOffsetFromLatest": "P2D"},
+}
 
 
 class CompactionWorld(TermWorld):
     """An overlord that leads, and the store that it leads by."""
 
-    def __init__(self, folder) -> None:
+    def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.lead()
 
@@ -52,14 +61,19 @@ def skips_noted(configs: CompactionConfigs) -> AuditRow:
     return AuditRow("d", "compaction", "me", "", {"skips": skips})
 
 
+def _config(spec: AnySupervisorSpec) -> CompactionConfig:
+    assert isinstance(spec.spec, CompactionConfig)
+    return spec.spec
+
+
 @pytest.fixture
-def world(tmp_path):
+def world(tmp_path: Path) -> Iterator[CompactionWorld]:
     made = CompactionWorld(tmp_path)
     yield made
     made.metadata.close()
 
 
-def summary(world) -> dict[str, object]:
+def summary(world: CompactionWorld) -> dict[str, Any]:
     (view,) = world.ask(world.desk.every())
     return dict(view.summary)
 
@@ -84,7 +98,7 @@ def test_a_spec_is_read_and_its_mistakes_have_their_places() -> None:
             parse_supervisor(wrong)
 
 
-def test_it_is_kept_with_versions_suspended_resumed_and_terminated(world) -> None:
+def test_it_is_kept_with_versions_suspended_resumed_and_terminated(world: CompactionWorld) -> None:
     done = world.ask(world.desk.submit(SPEC))
     assert (done.id, done.modified, done.restarted) == (ID, True, False)
     assert world.skips() == {"d": "P2D"}
@@ -117,7 +131,7 @@ def test_it_is_kept_with_versions_suspended_resumed_and_terminated(world) -> Non
     assert [row.tombstone for row in world.desk.history(ID)] == [False, True, False, False, False]
 
 
-def test_the_next_leader_has_them_as_they_were(world) -> None:
+def test_the_next_leader_has_them_as_they_were(world: CompactionWorld) -> None:
     world.ask(world.desk.submit(SPEC))
     world.ask(world.desk.suspend(ID))
     world.lead()
@@ -131,7 +145,7 @@ def test_the_next_leader_has_them_as_they_were(world) -> None:
     assert world.metadata.supervisors.unreleased() == []
 
 
-def test_one_configuration_counts_whichever_way_it_came(world) -> None:
+def test_one_configuration_counts_whichever_way_it_came(world: CompactionWorld) -> None:
     world.configure("P1D")
     assert world.skips() == {"d": "P1D"}
     assert world.ask(world.desk.every()) == []
@@ -141,7 +155,7 @@ def test_one_configuration_counts_whichever_way_it_came(world) -> None:
     world.configure("P3D")  # changes the spec of the supervisor, and resumes it as Druid's does
     assert world.skips() == {"d": "P3D"}
     spec = world.ask(world.desk.spec(ID))
-    assert (spec.suspended, spec.spec.skip_offset_from_latest) == (False, "P3D")
+    assert (spec.suspended, _config(spec).skip_offset_from_latest) == (False, "P3D")
     world.ask(world.overlord.compaction_service.end("d"))
     assert world.ask(world.desk.every()) == []
     assert world.skips() == {}  # the first does not come back
@@ -150,7 +164,7 @@ def test_one_configuration_counts_whichever_way_it_came(world) -> None:
     assert world.skips() == {}
 
 
-def test_each_change_is_noted_with_what_it_made(world) -> None:
+def test_each_change_is_noted_with_what_it_made(world: CompactionWorld) -> None:
     world.configure("P1D")
     world.ask(world.desk.submit(SPEC))
     world.configure("P3D")
@@ -160,7 +174,7 @@ def test_each_change_is_noted_with_what_it_made(world) -> None:
     assert world.noted() == [{}, {"d": "P4D"}, {}, {"d": "P3D"}, {"d": "P1D"}]
 
 
-def test_what_cannot_be_noted_is_not_done(world) -> None:
+def test_what_cannot_be_noted_is_not_done(world: CompactionWorld) -> None:
     """The entry is of the same transaction as the supervisor's spec, or its end."""
     world.ask(world.desk.submit(SPEC))
 
@@ -168,7 +182,11 @@ def test_what_cannot_be_noted_is_not_done(world) -> None:
         return replace(skips_noted(configs), payload={"made": object()})
 
     desk, config = world.overlord.compaction_service, parse_compaction({"dataSource": "d"})
-    for change in (lambda: desk.configure(config, unwritable), lambda: desk.end("d", unwritable)):
+    changes: tuple[Callable[[], Future[Any]], ...] = (
+        lambda: desk.configure(config, unwritable),
+        lambda: desk.end("d", unwritable),
+    )
+    for change in changes:
         with pytest.raises(InvalidRequest, match="plain JSON"):
             world.ask(change())
         world.lead()
@@ -176,7 +194,7 @@ def test_what_cannot_be_noted_is_not_done(world) -> None:
     assert [row.tombstone for row in world.desk.history(ID)] == [False]
 
 
-def test_a_change_that_was_overtaken_is_noted_as_it_was_written(world) -> None:
+def test_a_change_that_was_overtaken_is_noted_as_it_was_written(world: CompactionWorld) -> None:
     world.configure("P1D")
     others = [ClusterCompaction(max_compaction_task_slots=3)]
 
@@ -191,10 +209,12 @@ def test_a_change_that_was_overtaken_is_noted_as_it_was_written(world) -> None:
     assert world.noted() == [{}, {"d": "P1D"}]
 
 
-def test_what_a_crash_left_beside_a_supervisor_does_not_count(world, monkeypatch) -> None:
+def test_what_a_crash_left_beside_a_supervisor_does_not_count(
+    world: CompactionWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.configure("P1D")
 
-    def cut(_metadata, _datasources):
+    def cut(_metadata: MemoryMetadata, _datasources: Sequence[str]) -> None:
         raise Conflict("the process ended here")
 
     with monkeypatch.context() as patch:
@@ -207,30 +227,31 @@ def test_what_a_crash_left_beside_a_supervisor_does_not_count(world, monkeypatch
     assert world.skips() == {}
 
 
-def test_what_others_can_is_refused_with_the_mend(world) -> None:
+def test_what_others_can_is_refused_with_the_mend(world: CompactionWorld) -> None:
     world.ask(world.desk.submit(SPEC))
     desk = world.desk
-    for command in (
+    commands: tuple[Callable[[], Future[Any]], ...] = (
         lambda: desk.stats(ID),
         lambda: desk.parse_errors(ID),
         lambda: desk.reset(ID),
         lambda: desk.reset(ID, {0: 1}),
         lambda: desk.hand_off(ID, [0]),
         lambda: desk.backfill(ID),
-        lambda: desk.stream_spec(ID),
-    ):
+        lambda: desk.lag_samples(ID),
+    )
+    for command in commands:
         with pytest.raises(InvalidRequest, match=r"reads no stream.*Get its status"):
             world.ask(command())
 
 
-def test_an_id_is_of_one_kind_at_a_time(world) -> None:
+def test_an_id_is_of_one_kind_at_a_time(world: CompactionWorld) -> None:
     world.ask(world.desk.submit(SPEC))
     with pytest.raises(InvalidRequest, match=r"id: .*terminate the existing one first"):
         world.ask(world.desk.submit({**spec_json(), "id": ID}))
     assert [row.payload["type"] for row in world.metadata.supervisors.list()] == ["autocompact"]
 
 
-def test_all_of_both_kinds_change_at_once(world) -> None:
+def test_all_of_both_kinds_change_at_once(world: CompactionWorld) -> None:
     world.ask(world.desk.submit(SPEC))
     world.ask(world.desk.submit({**SPEC, "spec": {"dataSource": "e"}, "suspended": True}))
     assert world.ask(world.desk.suspend_all(suspended=True)) == 1
@@ -242,7 +263,9 @@ def test_all_of_both_kinds_change_at_once(world) -> None:
     assert world.metadata.supervisors.unreleased() == []
 
 
-def test_one_that_cannot_be_read_compacts_nothing_and_can_be_replaced_or_ended(world) -> None:
+def test_one_that_cannot_be_read_compacts_nothing_and_can_be_replaced_or_ended(
+    world: CompactionWorld,
+) -> None:
     odd = {"type": "autocompact", "spec": {"dataSource": "d", "newWish": 1}}
     world.configure("P1D")
     for remedy in ("submit", "configure", "terminate", "all"):
@@ -256,7 +279,7 @@ def test_one_that_cannot_be_read_compacts_nothing_and_can_be_replaced_or_ended(w
             assert world.skips() == {"d": "P2D"}
         elif remedy == "configure":
             world.configure("P5D")
-            assert world.ask(world.desk.spec(ID)).spec.skip_offset_from_latest == "P5D"
+            assert _config(world.ask(world.desk.spec(ID))).skip_offset_from_latest == "P5D"
         elif remedy == "terminate":
             world.ask(world.desk.terminate(ID))
             assert world.skips() == {}

@@ -7,12 +7,13 @@ held against its promises with any load: within bounds, one way only, and its an
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from story_kit import ask, counts, feed, slowed, status, until
 
 from penstock.indexing.ports import Throughput
 from penstock.indexing.specs.stream_config import CostAutoScalerConfig
@@ -24,6 +25,8 @@ from penstock.indexing.supervisor.autoscaler import (
     load_of,
 )
 from penstock.indexing.task.meters import ThroughputMeter
+from tests.indexing.simulation_kit import Simulation
+from tests.indexing.story_kit import ask, counts, feed, slowed, status, until
 
 SCALER = {
     "enableTaskAutoScaler": True,
@@ -33,16 +36,16 @@ SCALER = {
 }
 
 
-def config(**more):
+def config(**more: Any) -> CostAutoScalerConfig:
     return CostAutoScalerConfig.model_validate({**SCALER, **more}, by_alias=True)
 
 
-def load(**more):
+def load(**more: Any) -> GroupLoad:
     told = {"lag": 0, "partitions": 16, "groups": 4, "per_second": 5_000.0, "idle": 0.25}
     return GroupLoad(**{**told, **more})
 
 
-def after(one, groups):
+def after(one: GroupLoad, groups: int) -> GroupLoad:
     """Return the load when so many groups do the same work; what is not known stays so."""
     if one.idle is None:
         return replace(one, groups=groups)
@@ -72,33 +75,39 @@ loads = st.builds(
 
 
 @given(how=configs, one=loads, drop=st.integers(0, 100))
-def test_it_stays_within_its_bounds(how, one, drop):
+def test_it_stays_within_its_bounds(how: CostAutoScalerConfig, one: GroupLoad, drop: int) -> None:
     how = how.model_copy(update={"min_cost_drop_percent_for_scaling": drop})
     most = max(how.task_count_min, min(how.task_count_max, one.partitions))
     assert how.task_count_min <= cheapest(how, one) <= most
 
 
 @given(how=configs, one=loads, more=st.integers(0, 50_000_000))
-def test_more_lag_never_asks_for_fewer_groups(how, one, more):
+def test_more_lag_never_asks_for_fewer_groups(
+    how: CostAutoScalerConfig, one: GroupLoad, more: int
+) -> None:
     assert cheapest(how, replace(one, lag=one.lag + more)) >= cheapest(how, one)
 
 
 @given(how=configs, one=loads)
-def test_idle_tasks_without_a_lag_never_become_more(how, one):
+def test_idle_tasks_without_a_lag_never_become_more(
+    how: CostAutoScalerConfig, one: GroupLoad
+) -> None:
     one = replace(one, lag=0)
     assume(one.idle is None or one.idle >= how.optimal_task_idle_ratio)
     assert cheapest(how, one) <= max(one.groups, how.task_count_min)
 
 
 @given(how=configs, one=loads)
-def test_what_is_not_known_takes_no_task_away(how, one):
+def test_what_is_not_known_takes_no_task_away(how: CostAutoScalerConfig, one: GroupLoad) -> None:
     most = max(how.task_count_min, min(how.task_count_max, one.partitions))
     unknown = replace(one, idle=None)
     assert cheapest(how, unknown) >= min(one.groups, most)
 
 
 @given(how=configs, one=loads, drop=st.integers(0, 100))
-def test_the_number_moves_one_way_and_comes_to_rest(how, one, drop):
+def test_the_number_moves_one_way_and_comes_to_rest(
+    how: CostAutoScalerConfig, one: GroupLoad, drop: int
+) -> None:
     # Where it begins outside its bounds, the first step only leads inside.
     how = how.model_copy(update={"min_cost_drop_percent_for_scaling": drop})
     one = after(one, cheapest(how, one))
@@ -111,7 +120,9 @@ def test_the_number_moves_one_way_and_comes_to_rest(how, one, drop):
 
 
 @given(how=configs, one=loads)
-def test_without_steps_the_first_answer_is_the_last(how, one):
+def test_without_steps_the_first_answer_is_the_last(
+    how: CostAutoScalerConfig, one: GroupLoad
+) -> None:
     free = {
         "use_task_count_boundaries_on_scale_up": False,
         "use_task_count_boundaries_on_scale_down": False,
@@ -122,7 +133,7 @@ def test_without_steps_the_first_answer_is_the_last(how, one):
     assert cheapest(how, after(one, wanted)) == wanted
 
 
-def test_costs_are_druids():
+def test_costs_are_druids() -> None:
     # 100,000 messages by 4 groups of 5,000 a second are 5 seconds; a rest as wished costs itself.
     assert costs_of(config(), load(lag=100_000), 4).lag == pytest.approx(0.4 * 5)
     assert costs_of(config(), load(), 4).idle == pytest.approx(0.6 * 4 * 0.25)
@@ -167,11 +178,13 @@ def test_costs_are_druids():
         ({}, {"groups": 4, "lag": 9_000_000, "per_second": 0.0, "idle": None}, 4),
     ],
 )
-def test_what_a_load_leads_to(more, told, wanted):
+def test_what_a_load_leads_to(more: Mapping[str, int], told: dict[str, Any], wanted: int) -> None:
     assert cheapest(config(**more), load(**told)) == wanted
 
 
-def decisions(scaler, told, *, seconds=7_200, rolls_every_s=3_600):
+def decisions(
+    scaler: CostScaler, told: GroupLoad, *, seconds: int = 7_200, rolls_every_s: int = 3_600
+) -> list[tuple[int, int, int]]:
     """Ask a scaler each second; return what it decided, and when."""
     found = []
     for second in range(seconds):
@@ -184,7 +197,7 @@ def decisions(scaler, told, *, seconds=7_200, rolls_every_s=3_600):
     return found
 
 
-def test_changes_keep_their_distance():
+def test_changes_keep_their_distance() -> None:
     lagging = load(groups=1, lag=9_000_000, idle=None, partitions=8)
     steps = config(useTaskCountBoundariesOnScaleUp=True)
     assert decisions(CostScaler(steps, 0), lagging) == [(120, 1, 2), (1080, 2, 4), (2040, 4, 8)]
@@ -192,7 +205,7 @@ def test_changes_keep_their_distance():
     assert [s for s, _, _ in decisions(CostScaler(config(), 0), idle)] == [120, 1320]
 
 
-def test_fewer_only_when_tasks_end_anyway_if_so_wished():
+def test_fewer_only_when_tasks_end_anyway_if_so_wished() -> None:
     when_rolling = config(scaleDownDuringTaskRolloverOnly=True)
     idle = load(groups=8, idle=0.95, partitions=8)
     assert decisions(CostScaler(when_rolling, 0), idle)[0] == (3600, 8, 3)
@@ -201,7 +214,7 @@ def test_fewer_only_when_tasks_end_anyway_if_so_wished():
     assert decisions(CostScaler(when_rolling, 0), load(groups=12))[0] == (120, 12, 8)
 
 
-def test_a_wish_for_fewer_is_forgotten_when_work_comes():
+def test_a_wish_for_fewer_is_forgotten_when_work_comes() -> None:
     scaler = CostScaler(config(scaleDownDuringTaskRolloverOnly=True), 0)
     idle = load(groups=8, idle=0.95, partitions=8)
     assert scaler.decide(idle, 120, rolls=False) is None
@@ -209,7 +222,7 @@ def test_a_wish_for_fewer_is_forgotten_when_work_comes():
     assert scaler.decide(replace(idle, idle=0.25), 250, rolls=True) is None
 
 
-def test_the_tasks_speak_for_all():
+def test_the_tasks_speak_for_all() -> None:
     known, unknown = Throughput(1_000.0, 0.5), Throughput(3_000.0, None)
     assert load_of([known, known], lag=1, partitions=2, groups=2).idle == 0.5
     mixed = load_of([known, unknown], lag=1, partitions=2, groups=2)
@@ -220,7 +233,9 @@ def test_the_tasks_speak_for_all():
 # what tasks measure
 
 
-def worked(batches, *, pause_s=0.0):
+def worked(
+    batches: Sequence[tuple[int, float]] | zip[tuple[int, float]], *, pause_s: float = 0.0
+) -> Throughput:
     """Return what a task measured that took batches of (messages, seconds), one after the other."""
     meter, now_s = ThroughputMeter(0), 0.0
     for messages, seconds in batches:
@@ -236,11 +251,15 @@ def worked(batches, *, pause_s=0.0):
     batch_s=st.floats(0.5, 3),
     message_us=st.floats(1, 50),
 )
-def test_what_a_message_takes_is_told_apart_from_what_a_batch_takes(sizes, batch_s, message_us):
+def test_what_a_message_takes_is_told_apart_from_what_a_batch_takes(
+    sizes: Sequence[int], batch_s: float, message_us: float
+) -> None:
     assume(max(sizes) >= 10 * min(sizes) and len(set(sizes)) > 10)
     seconds = [batch_s + n * message_us / 1e6 for n in sizes]
     throughput = worked(zip(sizes, seconds, strict=True))
     assume(throughput.idle is not None)
+    assert throughput.idle is not None
+    assert throughput.per_second is not None
     # The average fades, so it is that of the last batches.
     assert throughput.per_second <= 1e6 / message_us * 1.01 or throughput.idle >= 0.98
     assert 0 <= throughput.idle <= 1
@@ -248,23 +267,25 @@ def test_what_a_message_takes_is_told_apart_from_what_a_batch_takes(sizes, batch
     assert throughput.idle == pytest.approx(1 - max(busy, 0.01), abs=0.15)
 
 
-def test_a_task_that_always_does_a_little_is_idle():
+def test_a_task_that_always_does_a_little_is_idle() -> None:
     throughput = worked([(20 + n % 30, 0.5 + (20 + n % 30) * 1e-5) for n in range(300)])
+    assert throughput.per_second is not None
     assert throughput.per_second > 5_000
+    assert throughput.idle is not None
     assert throughput.idle > 0.98
 
 
-def test_a_task_that_works_off_a_backlog_is_not_called_idle():
+def test_a_task_that_works_off_a_backlog_is_not_called_idle() -> None:
     throughput = worked([(100_000, 10.0)] * 30)
     assert throughput.per_second == pytest.approx(10_000)
     assert throughput.idle is None
 
 
-def test_batches_of_one_size_with_long_pauses_are_idle():
+def test_batches_of_one_size_with_long_pauses_are_idle() -> None:
     assert worked([(1, 0.5)] * 60, pause_s=4.5).idle == pytest.approx(0.9, abs=0.02)
 
 
-def test_nothing_is_told_before_a_minute_is_over_nor_of_nothing():
+def test_nothing_is_told_before_a_minute_is_over_nor_of_nothing() -> None:
     assert worked([(10, 1.0)] * 5).idle is None
     meter = ThroughputMeter(0)
     assert meter.measure(59.0) == Throughput()
@@ -280,11 +301,13 @@ def test_nothing_is_told_before_a_minute_is_over_nor_of_nothing():
 QUICK = {**SCALER, "scaleActionPeriodMillis": 1_000, "minScaleUpDelay": 5_000}
 
 
-def reading(sim):
+def reading(sim: Simulation) -> set[str]:
     return {task["id"] for task in status(sim)["activeTasks"]}
 
 
-def test_a_lag_brings_tasks_at_once_and_idle_ones_go_when_they_end_anyway(make):
+def test_a_lag_brings_tasks_at_once_and_idle_ones_go_when_they_end_anyway(
+    make: Callable[..., Simulation],
+) -> None:
     wishes = {**QUICK, "criticalLagThreshold": 10, "scaleDownDuringTaskRolloverOnly": True}
     sim = make(taskDuration="PT80S", autoScalerConfig=wishes, slots=8)
     go_on = slowed(sim)
@@ -305,5 +328,7 @@ def test_a_lag_brings_tasks_at_once_and_idle_ones_go_when_they_end_anyway(make):
     until(sim, lambda: sim.published() == sim.good)
 
 
-def by_task(stats):
+def by_task(
+    stats: Any,
+) -> list[dict[str, dict[str, Any]]]:
     return [told for tasks in stats.values() for told in tasks.values()]

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
 import orjson
 import pytest
-from indexing_kit import FakeBroker, OneTask, event
 
 from penstock.core.errors import CorruptData, Unavailable
 from penstock.indexing.task.dead_letters import DeadLetterSender, in_reading_order
 from penstock.storage.disk import OsFileSystem
+from tests.indexing.indexing_kit import FakeBroker, OneTask, event
+
+
+def _has_persisted(task: OneTask, offset: int) -> bool:
+    return task.report().persisted[0] == offset
 
 
 @pytest.fixture
-def write(tmp_path):
+def write(tmp_path: Path) -> Callable[..., str]:
     def write_file(name: str, *places: tuple[int, int], size: int = 3) -> str:
         lines = [
             orjson.dumps({"partition": p, "offset": o, "message_base64": "x" * size})
@@ -25,20 +33,22 @@ def write(tmp_path):
 
 
 @pytest.fixture
-def broker():
+def broker() -> FakeBroker:
     return FakeBroker()
 
 
-def sender(broker):
+def sender(broker: FakeBroker) -> DeadLetterSender:
     return DeadLetterSender(OsFileSystem(), broker, "bad", "me")
 
 
-def delivered(broker) -> list[tuple[int, int]]:
+def delivered(broker: FakeBroker) -> list[tuple[int, int]]:
     letters = [orjson.loads(message) for message in broker.topics.get("bad", [[]])[0]]
     return [(letter["partition"], letter["offset"]) for letter in letters]
 
 
-def test_files_are_sent_in_reading_order_or_the_broker_would_drop_some(write, broker):
+def test_files_are_sent_in_reading_order_or_the_broker_would_drop_some(
+    write: Callable[..., str], broker: FakeBroker
+) -> None:
     # Named by the engine as it likes; the broker takes only growing sequence numbers.
     files = [write("a", (0, 7), (0, 9)), write("b", (1, 0)), write("c", (0, 2)), write("d")]
     ordered = in_reading_order(OsFileSystem(), files)
@@ -48,7 +58,9 @@ def test_files_are_sent_in_reading_order_or_the_broker_would_drop_some(write, br
     assert delivered(broker) == [(0, 2), (0, 7), (0, 9), (1, 0)]
 
 
-def test_what_was_sent_is_not_sent_again_though_the_broker_has_forgotten_who_sent_it(write, broker):
+def test_what_was_sent_is_not_sent_again_though_the_broker_has_forgotten_who_sent_it(
+    write: Callable[..., str], broker: FakeBroker
+) -> None:
     path = write("a", (0, 1), (0, 4), (1, 4), (0, 8))
     assert sender(broker).send([path], {0: 5}) == {0: 9, 1: 5}
     broker.producers.clear()
@@ -56,7 +68,9 @@ def test_what_was_sent_is_not_sent_again_though_the_broker_has_forgotten_who_sen
     assert delivered(broker) == [(1, 4), (0, 8)]
 
 
-def test_a_send_that_was_cut_anywhere_is_made_good_without_doubles(write, broker):
+def test_a_send_that_was_cut_anywhere_is_made_good_without_doubles(
+    write: Callable[..., str], broker: FakeBroker
+) -> None:
     path = write("a", *((0, n) for n in range(1_200)))
     answers = iter([False, True])  # the second chunk's answer is lost
     broker.lose_answers = lambda: next(answers, False)
@@ -66,7 +80,9 @@ def test_a_send_that_was_cut_anywhere_is_made_good_without_doubles(write, broker
     assert delivered(broker) == [(0, n) for n in range(1_200)]
 
 
-def test_a_message_that_no_topic_takes_is_left_out_and_said(write, broker):
+def test_a_message_that_no_topic_takes_is_left_out_and_said(
+    write: Callable[..., str], broker: FakeBroker
+) -> None:
     sender(broker).send([write("a", (0, 3), size=2_000_000)], {})
     (message,) = broker.topics["bad"][0]
     assert orjson.loads(message) == {
@@ -76,7 +92,9 @@ def test_a_message_that_no_topic_takes_is_left_out_and_said(write, broker):
     }
 
 
-def test_a_file_that_is_damaged_is_named(write, broker, tmp_path):
+def test_a_file_that_is_damaged_is_named(
+    write: Callable[..., str], broker: FakeBroker, tmp_path: Path
+) -> None:
     path = write("a", (0, 1))
     (tmp_path / "a").write_bytes(b'{"partition": 0, "off')
     with pytest.raises(CorruptData, match="a line is not a dead letter") as caught:
@@ -84,8 +102,10 @@ def test_a_file_that_is_damaged_is_named(write, broker, tmp_path):
     assert path in str(caught.value)
 
 
-def test_replicas_send_the_same_chunks_whatever_their_files_hold(write, broker):
-    def numbers(start, end):
+def test_replicas_send_the_same_chunks_whatever_their_files_hold(
+    write: Callable[..., str], broker: FakeBroker
+) -> None:
+    def numbers(start: int, end: int) -> Iterator[object]:
         return ((0, n) for n in range(start, end))
 
     # Both have read offsets 0 to 1,199, in other batches.
@@ -97,11 +117,13 @@ def test_replicas_send_the_same_chunks_whatever_their_files_hold(write, broker):
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_one_that_has_replicas_sends_when_its_sequence_is_closed(tmp_path, replicas):
+def test_one_that_has_replicas_sends_when_its_sequence_is_closed(
+    tmp_path: Path, replicas: int
+) -> None:
     task = OneTask(tmp_path, replicas=replicas)
     for n in range(2):
         task.broker.add("flights", 0, [event(n), b"broken"])
-        task.run(lambda n=n: task.report().persisted[0] == 2 * n + 2)
+        task.run(partial(_has_persisted, task, 2 * n + 2))
     for _ in range(50):
         task.step()
     sent = task.broker.topics.get("flights.dead-letter", [[]])[0]

@@ -6,9 +6,11 @@ Whoever makes them reads them from the configuration; answers are the same if th
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
-from batch_kit import BatchWorld, day, index, lines
 
 from penstock.core.errors import LockRevoked, Unavailable
 from penstock.indexing.ports import TaskState
@@ -22,6 +24,7 @@ from penstock.indexing.specs.rows.declared_projections import (
     of_schema,
 )
 from penstock.storage.metadata.tables.configuration import DynamicConfig
+from tests.indexing.batch_kit import BatchWorld, day, index, lines
 
 ROWS = [(1, "x", 1), (1, "x", 2), (2, "y", 3)]
 COMPACT = {
@@ -31,7 +34,7 @@ COMPACT = {
 }
 
 
-def by(name, column="a"):
+def by(name: str, column: str = "a") -> dict[str, Any]:
     """Return a projection of this name."""
     return {
         "type": "aggregate",
@@ -42,29 +45,29 @@ def by(name, column="a"):
 
 
 @pytest.fixture
-def world(tmp_path):
+def world(tmp_path: Path) -> Iterator[BatchWorld]:
     made = BatchWorld(tmp_path)
     yield made
     made.close()
 
 
-def kept(world):
+def kept(world: BatchWorld) -> dict[str, DeclaredProjections]:
     """Return the projections of the datasource, by name."""
     return {one.name: one for one in load(world.store.config.get(config_name("d")))}
 
 
-def run(world, task):
+def run(world: BatchWorld, task: Mapping[str, object]) -> None:
     result = world.run(task)
     assert result.state is TaskState.SUCCESS, result.error
 
 
-def test_what_tasks_published_with_is_kept_by_name(world):
+def test_what_tasks_published_with_is_kept_by_name(world: BatchWorld) -> None:
     run(world, index(lines(*ROWS)))
     assert world.store.config.get(config_name("d")) is None
     run(world, index(lines(*ROWS), schema={"projections": [by("one"), by("two")]}))
     one = kept(world)["one"]
     assert list(kept(world)) == ["one", "two"]
-    assert one.projection["groupingColumns"][0]["name"] == "a"
+    assert cast("Any", one.projection["groupingColumns"])[0]["name"] == "a"
     run(world, COMPACT | {"projections": [by("one", "__time"), by("three")]})
     assert list(kept(world)) == ["two", "one", "three"]
     assert kept(world)["one"] != one
@@ -73,17 +76,17 @@ def test_what_tasks_published_with_is_kept_by_name(world):
     assert list(kept(world)) == ["two", "one", "three"]
 
 
-def test_names_of_metrics_are_kept_with_them(world):
+def test_names_of_metrics_are_kept_with_them(world: BatchWorld) -> None:
     metrics = [{"type": "longSum", "name": "n", "fieldName": "n"}]
-    schema = {"projections": [by("one")], "metricsSpec": metrics}
+    schema: dict[str, Any] = {"projections": [by("one")], "metricsSpec": metrics}
     schema["projections"][0]["aggregators"] = metrics
     schema["dimensionsSpec"] = {"dimensions": ["a"]}
     run(world, index(lines(*ROWS), schema=schema))
     assert kept(world)["one"].metrics == ("n",)
 
 
-def test_a_task_that_fails_leaves_nothing(world):
-    def lost(step):
+def test_a_task_that_fails_leaves_nothing(world: BatchWorld) -> None:
+    def lost(step: str) -> None:
         if step.startswith("before segmentTransactional"):
             raise LockRevoked("another task took it")
 
@@ -94,8 +97,13 @@ def test_a_task_that_fails_leaves_nothing(world):
 
 
 @pytest.mark.parametrize("trouble", ["the store is away", "others are faster"])
-def test_trouble_with_it_is_told_and_no_trouble_of_the_publish(world, monkeypatch, caplog, trouble):
-    def write(*_given, **_more):
+def test_trouble_with_it_is_told_and_no_trouble_of_the_publish(
+    world: BatchWorld,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    trouble: str,
+) -> None:
+    def write(*_given: bytes | str | DynamicConfig | None, **_more: object) -> bool:
         if trouble == "others are faster":
             return False
         raise Unavailable(trouble)
@@ -107,17 +115,23 @@ def test_trouble_with_it_is_told_and_no_trouble_of_the_publish(world, monkeypatc
     assert "projections are not registered" in caplog.text
 
 
-def test_what_cannot_be_read_is_none():
+def test_what_cannot_be_read_is_none() -> None:
     for stored in (None, b"", b"[", b"[]", b'{"projections": 5}', b'{"projections": [1, {}]}'):
         assert load(stored) == ()
-    for schema in ({}, {"projections": None}, {"projections": {}}, {"projections": [1]}):
+    empty: tuple[dict[str, Any], ...] = (
+        {},
+        {"projections": None},
+        {"projections": {}},
+        {"projections": [1]},
+    )
+    for schema in empty:
         assert of_schema(schema) == ()
-    metrics = {"metricsSpec": [{"name": "n"}, {"type": "count"}, 5]}
+    metrics: dict[str, Any] = {"metricsSpec": [{"name": "n"}, {"type": "count"}, 5]}
     assert of_schema({"projections": [by("x")]} | metrics) == (
         DeclaredProjections(by("x"), ("n",)),
     )
 
 
-def test_the_newest_are_kept():
+def test_the_newest_are_kept() -> None:
     many = merged([], (DeclaredProjections({"name": str(n)}) for n in range(2 * DECLARED_MAX)))
     assert load(dump(many)) == many[DECLARED_MAX:]

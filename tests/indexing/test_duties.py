@@ -7,10 +7,9 @@ import itertools
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
-from batch_kit import DAY_MS, BatchWorld, day, index, lines, world_of
-from mailbox_kit import StepLanes, settle
 
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.core.waits import WaitTable
@@ -25,6 +24,8 @@ from penstock.indexing.task_spec import TaskSpec
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.metadata import TaskRow
 from penstock.testing.clock import VirtualClock
+from tests.harness.mailbox_kit import StepLanes, settle
+from tests.indexing.batch_kit import DAY_MS, BatchWorld, day, index, lines, world_of
 
 ROWS = [(1, "x", 1), (1, "y", 2), (2, "z", 3), (5, "new", 4)]
 
@@ -175,7 +176,7 @@ def test_other_partitions_or_time_chunks_are_a_reason(world: BatchWorld) -> None
         {"maxRowsPerSegment": 1_000, "skipOffsetFromLatest": "PT0S"},
     ],
 )
-def test_each_wish_is_done_once(world: BatchWorld, wish: dict[str, object]) -> None:
+def test_each_wish_is_done_once(world: BatchWorld, wish: dict[str, Any]) -> None:
     submitting = Submitting(world)
     configure(world)
     submitting.duty.run()
@@ -240,7 +241,7 @@ def test_what_is_too_large_is_skipped_and_the_rest_has_the_wanted_priority(
     ],
 )
 def test_concurrent_locks_may_be_wished_for_in_text_and_for_all_tasks(
-    world: BatchWorld, context: dict[str, object], by_default: bool, due: list[str]
+    world: BatchWorld, context: dict[str, Any], by_default: bool, due: list[str]
 ) -> None:
     """Beside somebody who appends a compaction may run, if both have concurrent locks."""
     configure(world, taskContext=context)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from metadata_kit import open_metadata
 from msgspec import structs
 
 from penstock.core.errors import Conflict, InvalidRequest
@@ -28,7 +30,10 @@ from penstock.segments.segment import Segment
 from penstock.segments.shard_spec import ShardSpec
 from penstock.storage.metadata import MetadataStore, PublishRequest
 from penstock.storage.metadata import segment_overview as overview_module
+from penstock.storage.metadata.rows.segments import SegmentText
+from penstock.storage.metadata.segment_overview import SegmentOverview
 from penstock.testing.clock import VirtualClock
+from tests.harness.metadata_kit import open_metadata
 
 HOUR_MS = 3_600_000
 AS_WISHED = {
@@ -47,13 +52,18 @@ SPECS = (
 )
 
 
+def _texts_of(segment: Segment, overviews: SegmentOverview) -> list[SegmentText]:
+    found = overviews.texts("d", segment.interval)
+    return [row for row in found if row.id == str(segment.id)]
+
+
 @pytest.fixture(autouse=True)
-def small_ranges(monkeypatch):
+def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overview_module, "RANGE_SEGMENTS", 3)
 
 
 @st.composite
-def segments(draw) -> Segment:
+def segments(draw: st.DrawFn) -> Segment:
     start = draw(st.integers(0, 60))
     hours = draw(st.sampled_from([1, 1, 1, 2, 5, 24, 40]))
     number = draw(st.integers(0, 1_000))
@@ -81,10 +91,11 @@ steps = st.lists(
 granularities = st.sampled_from([None, "hour", "day", "week"])
 
 
-def take(store: MetadataStore, number: int, step) -> None:
+def take(store: MetadataStore, number: int, step: tuple[str, int | list[Segment]]) -> None:
     what, of = step
     ids = sorted(row.id for row in store.segments.every())
     if what == "publish":
+        assert isinstance(of, list)
         for at, segment in enumerate(one for rewrite in of for one in with_rewritten(rewrite)):
             try:
                 publish(store, f"t{number}-{at}", segment)
@@ -92,6 +103,7 @@ def take(store: MetadataStore, number: int, step) -> None:
                 continue  # What it rewrites has been rewritten, or is of another kind.
             hide_if_excluded(store, [str(segment.id)])
         return
+    assert isinstance(of, int)
     some = ids[of % len(ids) :][:4] if ids else []
     if what == "show":
         for one in some:
@@ -127,24 +139,20 @@ def naive_units(store: MetadataStore, config: CompactionConfig) -> list[tuple[ob
     """Return what the units are, out of all that is visible."""
     named = config.granularity_spec.segment_granularity
     wanted = WantedState(config)
-    found: list[list[object]] = []
+    found: list[tuple[Interval, list[tuple[int, bool, Interval]]]] = []
     for piece in Catalog().view(store.snapshot()).visible("d"):
         whole = piece.segment.interval
         if named is not None:
             whole = aligned(whole, Granularity.parse(named))
-        (row,) = store.segment_overviews.read(
-            lambda o, one=piece.segment: [
-                row for row in o.texts("d", one.interval) if row.id == str(one.id)
-            ]
-        )
+        (row,) = store.segment_overviews.read(partial(_texts_of, piece.segment))
         state = b"" if piece.segment.last_compaction_state is None else _state_of(row.payload)
         one = (piece.segment.size, not piece.clipped and wanted.is_met(state), piece.interval)
         if found and found[-1][0].overlaps(whole):
             both = found[-1][0], whole
-            found[-1][0] = Interval(min(i.start_ms for i in both), max(i.end_ms for i in both))
-            found[-1][1].append(one)
+            joined = Interval(min(i.start_ms for i in both), max(i.end_ms for i in both))
+            found[-1] = joined, [*found[-1][1], one]
         else:
-            found.append([whole, [one]])
+            found.append((whole, [one]))
     return [
         (
             whole.start_ms,
@@ -163,7 +171,9 @@ def _state_of(payload: str) -> bytes:
 
 
 @given(steps, granularities)
-def test_units_follow_what_changes(some_steps, granularity) -> None:
+def test_units_follow_what_changes(
+    some_steps: Sequence[tuple[str, int | list[Segment]]], granularity: str | None
+) -> None:
     config = parse_compaction(
         {"dataSource": "d", "granularitySpec": {"segmentGranularity": granularity}}
     )
@@ -178,7 +188,9 @@ def test_units_follow_what_changes(some_steps, granularity) -> None:
 
 
 @given(steps)
-def test_what_newer_segments_hide_is_marked(some_steps) -> None:
+def test_what_newer_segments_hide_is_marked(
+    some_steps: Sequence[tuple[str, int | list[Segment]]],
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         clock = VirtualClock()
         with open_metadata(folder, clock) as store:
@@ -197,7 +209,7 @@ def used(store: MetadataStore) -> set[str]:
     return {row.id for row in store.segments.every() if row.used}
 
 
-def test_one_payload_that_cannot_be_read_keeps_no_other_from_being_marked(tmp_path) -> None:
+def test_one_payload_that_cannot_be_read_keeps_no_other_from_being_marked(tmp_path: Path) -> None:
     with open_metadata(tmp_path, VirtualClock()) as store:
         for version in ("v1", "v2"):
             good = Segment("d", Interval(48 * HOUR_MS, 72 * HOUR_MS), version, {}).to_row()
@@ -207,7 +219,7 @@ def test_one_payload_that_cannot_be_read_keeps_no_other_from_being_marked(tmp_pa
         assert OvershadowedSegments(store).mark() == 1
 
 
-def test_a_plan_names_the_newest_of_very_many(tmp_path) -> None:
+def test_a_plan_names_the_newest_of_very_many(tmp_path: Path) -> None:
     with open_metadata(tmp_path, VirtualClock()) as store:
         hours = [Interval(n * HOUR_MS, (n + 1) * HOUR_MS) for n in range(60)]
         publish(store, "t", *(Segment("d", one, "v1", {}, size=1) for one in hours))

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
-from indexing_kit import OneTask, event, spec_json
 
 from penstock.indexing.specs import SpecError, SupervisorSpec, parse_supervisor_spec
 from penstock.indexing.specs.batch.batch_task_specs import parse_batch_task
 from penstock.indexing.specs.input_formats import JsonFormat, TsvFormat
 from penstock.indexing.specs.rows.stream_formats import HeaderFormat, KafkaFormat
 from penstock.indexing.task_spec import MessageTimes, base_sequence_name, make_task, parse_task_spec
+from tests.indexing.indexing_kit import OneTask, event, spec_json
 
 TSV = {"type": "tsv", "findColumnsFromHeader": False, "columns": ["x"]}
 # As Druid's documentation has it.
@@ -127,9 +128,7 @@ def test_tasks_of_other_columns_are_other_tasks() -> None:
         ({"keyColumName": "k"}, "keyColumName", "keyColumnName"),
     ],
 )
-def test_mistakes_are_told_in_their_place(
-    changes: dict[str, object], place: str, remedy: str
-) -> None:
+def test_mistakes_are_told_in_their_place(changes: dict[str, Any], place: str, remedy: str) -> None:
     with pytest.raises(SpecError) as caught:
         spec_of(DRUIDS | changes)
     (found,) = caught.value.mistakes
@@ -159,7 +158,7 @@ def test_lines_of_files_have_nothing_beside_them() -> None:
 
 
 def test_a_batch_task_says_what_to_do_instead() -> None:
-    task = {
+    task: dict[str, Any] = {
         "type": "index_parallel",
         "spec": {
             "dataSchema": {"dataSource": "things", "dimensionsSpec": {"dimensions": ["a"]}},
@@ -181,6 +180,6 @@ def test_a_records_own_time_is_read_as_what_it_is(format_: str) -> None:
         spec_of(DRUIDS, timestampSpec=time)
     assert caught.value.place == "spec.dataSchema.timestampSpec.format"
     for good in ("millis", "auto"):
-        assert spec_of(DRUIDS, timestampSpec=time | {"format": good})
+        spec_of(DRUIDS, timestampSpec=time | {"format": good})
     # A column of that name in messages is what the messages say.
-    assert spec_of({"type": "json"}, timestampSpec=time)
+    spec_of({"type": "json"}, timestampSpec=time)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from simulation_kit import Simulation
+
+from tests.indexing.simulation_kit import Simulation
 
 
 def drain(sim: Simulation) -> None:
@@ -28,7 +31,7 @@ def check(sim: Simulation) -> None:
     assert len(set(sim.letters())) == sim.bad, sim.tell()
 
 
-def test_a_quiet_day(tmp_path):
+def test_a_quiet_day(tmp_path: Path) -> None:
     sim = Simulation(tmp_path, seed=0)
     for _ in range(10):
         sim.publish(30)
@@ -43,7 +46,9 @@ def test_a_quiet_day(tmp_path):
 @pytest.mark.parametrize(
     ("seed", "replicas"), [*((seed, 1) for seed in range(1, 3)), (7, 2), (9, 3)]
 )
-def test_accidents_at_any_step_lose_and_double_nothing(tmp_path, seed, replicas):
+def test_accidents_at_any_step_lose_and_double_nothing(
+    tmp_path: Path, seed: int, replicas: int
+) -> None:
     tuning = {"maxRowsPerSegment": 60, "maxTotalRows": 90} if seed % 3 else None
     # No more slots than tasks that read, every other time: those that publish are in their way.
     tasks = 1 + seed % 2

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import json
 import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pytest
-from indexing_kit import spec_json
+from pydantic import JsonValue
 
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.specs import (
@@ -16,19 +18,22 @@ from penstock.indexing.specs import (
     parse_supervisor_spec,
 )
 from penstock.indexing.specs.batch.batch_task_specs import parse_batch_task
+from penstock.indexing.specs.stream_config import IoConfig
+from penstock.indexing.specs.task_context import TaskContext
 from penstock.indexing.supervisor.spec_updates import UpdateAction, update_action
 from penstock.indexing.task_spec import base_sequence_name
+from tests.indexing.indexing_kit import spec_json
 
 
-def changed(place: str, value: object) -> dict[str, object]:
+def changed(place: str, value: object) -> dict[str, Any]:
     """Return the good spec with one place set; ``None`` deletes it."""
     return with_value(spec_json(), place, value)
 
 
-def with_value(spec: dict[str, object], place: str, value: object) -> dict[str, object]:
+def with_value(spec: dict[str, Any], place: str, value: object) -> dict[str, Any]:
     spec = copy.deepcopy(spec)
     *path, last = place.split(".")
-    target = spec
+    target: Any = spec
     for step in path:
         target = target[int(step)] if step.isdigit() else target.setdefault(step, {})
     if last.isdigit():
@@ -382,7 +387,9 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("place", "value", "where", "hint"), MISTAKES)
-def test_a_mistake_is_told_with_its_place_and_the_mend(place, value, where, hint):
+def test_a_mistake_is_told_with_its_place_and_the_mend(
+    place: str, value: object, where: str, hint: str
+) -> None:
     with pytest.raises(SpecError) as caught:
         parse_supervisor_spec(changed(place, value))
     told = {mistake.place: mistake.message for mistake in caught.value.mistakes}
@@ -402,17 +409,19 @@ def test_a_mistake_is_told_with_its_place_and_the_mend(place, value, where, hint
         (f"{TU}.intermediateHandoffPeriod", None),
     ],
 )
-def test_what_is_refused_may_be_empty_as_in_the_specs_that_druid_gives_out(place, empty):
+def test_what_is_refused_may_be_empty_as_in_the_specs_that_druid_gives_out(
+    place: str, empty: list[Any] | dict[str, Any] | None
+) -> None:
     parse_supervisor_spec(changed(place, empty))
 
 
-def test_names_are_listed_once():
+def test_names_are_listed_once() -> None:
     with pytest.raises(SpecError) as caught:
         parse_supervisor_spec(changed("type", "kinesis"))
     assert str(caught.value) == 'type: "kinesis" is not one of penstock, kafka, folder'
 
 
-def test_a_batch_task_is_told_where_it_belongs():
+def test_a_batch_task_is_told_where_it_belongs() -> None:
     with pytest.raises(SpecError) as caught:
         parse_supervisor_spec(changed("type", "index_parallel"))
     assert str(caught.value) == (
@@ -422,17 +431,31 @@ def test_a_batch_task_is_told_where_it_belongs():
         parse_batch_task({"type": "penstock", "spec": {}})
 
 
-def places(value, place=""):
+def places(value: Mapping[Any, object] | Sequence[object], place: str = "") -> Iterator[str]:
     """Yield every place of a spec."""
     if place:
         yield place
-    items = value.items() if isinstance(value, dict) else enumerate(value)
+    items = value.items() if isinstance(value, Mapping) else enumerate(value)
     for step, inner in items:
         here = f"{place}.{step}" if place else str(step)
         yield from places(inner, here) if isinstance(inner, dict | list) else [here]
 
 
-ODD_VALUES = [None, True, 0, -1, 1.5, 10**30, "", "x y", [], [[]], {}, {"a": 1}, {"type": "x"}]
+ODD_VALUES: list[JsonValue] = [
+    None,
+    True,
+    0,
+    -1,
+    1.5,
+    10**30,
+    "",
+    "x y",
+    [],
+    [[]],
+    {},
+    {"a": 1},
+    {"type": "x"},
+]
 FILTER = {
     "type": "and",
     "fields": [
@@ -443,8 +466,8 @@ FILTER = {
 }
 
 
-def test_no_words_of_a_library_reach_the_user():
-    spec = parse_supervisor_spec(spec_json()).to_json()
+def test_no_words_of_a_library_reach_the_user() -> None:
+    spec: dict[str, Any] = parse_supervisor_spec(spec_json()).to_json()
     spec["spec"]["dataSchema"]["transformSpec"]["filter"] = FILTER
     spec["spec"]["ioConfig"]["lateMessageRejectionPeriod"] = "PT1H"
     parse_supervisor_spec(spec)
@@ -463,14 +486,14 @@ def test_no_words_of_a_library_reach_the_user():
                     assert "must have another value" not in text
 
 
-def test_late_rejection_is_given_once():
+def test_late_rejection_is_given_once() -> None:
     spec = changed(f"{IO}.lateMessageRejectionPeriod", "PT1H")
     spec["spec"]["ioConfig"]["lateMessageRejectionStartDateTime"] = "2013-01-01T00:00:00Z"
     with pytest.raises(SpecError, match="set only one of them"):
         parse_supervisor_spec(spec)
 
 
-def test_all_mistakes_are_told_at_once():
+def test_all_mistakes_are_told_at_once() -> None:
     spec = changed(f"{IO}.topic", "a b")
     spec["spec"]["dataSchema"]["granularitySpec"]["rolup"] = True
     spec["spec"]["tuningConfig"]["maxTotalRows"] = []
@@ -484,12 +507,12 @@ def test_all_mistakes_are_told_at_once():
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"7", b'"x"', b"\xff"])
-def test_what_is_no_json_object_is_refused(raw):
+def test_what_is_no_json_object_is_refused(raw: bytes) -> None:
     with pytest.raises(SpecError):
         parse_supervisor_spec(raw)
 
 
-def test_a_name_that_stands_twice_is_refused_with_its_place():
+def test_a_name_that_stands_twice_is_refused_with_its_place() -> None:
     raw = json.dumps(spec_json())
     raw = raw.replace('"topic": "flights"', '"topic": "flights", "topic": "others"')
     raw = raw.replace('"dimensions": [', '"dimensions": [{"name": "a", "name": "b"}, ', 1)
@@ -503,12 +526,12 @@ def test_a_name_that_stands_twice_is_refused_with_its_place():
 
 
 @pytest.mark.parametrize("depth", [101, 900, 100_000])
-def test_a_spec_of_endless_depth_is_refused(depth):
+def test_a_spec_of_endless_depth_is_refused(depth: int) -> None:
     with pytest.raises(SpecError, match=r"nested deeper|not JSON"):
         parse_supervisor_spec('{"context": ' * depth + "1" + "}" * depth)
 
 
-def test_a_spec_of_kafka_is_taken_without_what_has_no_meaning_here():
+def test_a_spec_of_kafka_is_taken_without_what_has_no_meaning_here() -> None:
     spec = spec_json()
     spec["type"] = "kafka"
     spec["spec"]["ioConfig"] |= {
@@ -526,14 +549,14 @@ def test_a_spec_of_kafka_is_taken_without_what_has_no_meaning_here():
     assert parsed.io.dead_letters == "flights.dead-letter"
 
 
-def streaming(kind: str, **io: object) -> dict[str, object]:
+def streaming(kind: str, **io: object) -> dict[str, Any]:
     spec = spec_json()
     spec["type"] = kind
     spec["spec"]["ioConfig"] = io
     return spec
 
 
-def test_the_type_of_the_whole_is_that_of_its_parts():
+def test_the_type_of_the_whole_is_that_of_its_parts() -> None:
     parsed = parse_supervisor_spec(streaming("kafka", topic="t"))
     assert (parsed.io.type, parsed.tuning.type) == ("kafka", "kafka")
     # What we give out for a spec without tuningConfig is taken again.
@@ -546,7 +569,7 @@ def test_the_type_of_the_whole_is_that_of_its_parts():
     assert parsed.io.source == "topic"
 
 
-def test_folders_and_kafka_are_sources_too():
+def test_folders_and_kafka_are_sources_too() -> None:
     folder = parse_supervisor_spec(streaming("folder", baseDir="/data/in", filter="*.json"))
     assert (folder.io.source, folder.io.stream) == ("folder", "/data/in")
     assert folder.io.dead_letters == "_data_in.dead-letter"
@@ -570,14 +593,14 @@ def test_folders_and_kafka_are_sources_too():
         ("kafka", {"consumerProperties": {"bootstrap.servers": "x:1"}}, "topic", "is required"),
     ],
 )
-def test_what_a_source_needs_is_told(kind, io, where, hint):
+def test_what_a_source_needs_is_told(kind: str, io: dict[str, Any], where: str, hint: str) -> None:
     with pytest.raises(SpecError) as caught:
         parse_supervisor_spec(streaming(kind, **io))
     told = {mistake.place: mistake.message for mistake in caught.value.mistakes}
     assert hint in told[f"spec.ioConfig.{where}"]
 
 
-def test_durations_are_looked_at_though_others_are_wrong():
+def test_durations_are_looked_at_though_others_are_wrong() -> None:
     raw = with_value(with_value(spec_json(), f"{IO}.period", "PT0S"), f"{IO}.taskDuration", "PT0S")
     with pytest.raises(SpecError) as caught:
         parse_supervisor_spec(with_value(raw, f"{IO}.taskCount", 0))
@@ -585,14 +608,14 @@ def test_durations_are_looked_at_though_others_are_wrong():
     assert places == {f"{IO}.period", f"{IO}.taskDuration", f"{IO}.taskCount"}
 
 
-def test_the_scaler_says_how_many_tasks_there_are_at_first():
+def test_the_scaler_says_how_many_tasks_there_are_at_first() -> None:
     scaler = {"enableTaskAutoScaler": True, "taskCountMin": 2, "taskCountMax": 8}
     assert make(autoScalerConfig=scaler).first_task_count == 2
     assert make(autoScalerConfig=scaler | {"taskCountStart": 5}).first_task_count == 5
     assert make(autoScalerConfig=scaler | {"enableTaskAutoScaler": False}).first_task_count == 1
 
 
-def test_a_scaler_by_costs_is_taken_as_druid_writes_it():
+def test_a_scaler_by_costs_is_taken_as_druid_writes_it() -> None:
     written = {
         "autoScalerStrategy": "costBased",
         "enableTaskAutoScaler": True,
@@ -617,18 +640,19 @@ def test_a_scaler_by_costs_is_taken_as_druid_writes_it():
     }
     spec = parse_supervisor_spec(spec_json(autoScalerConfig=written))
     assert parse_supervisor_spec(spec.to_json()) == spec
-    given = spec.to_json()["spec"]["ioConfig"]["autoScalerConfig"]
+    shown: Any = spec.to_json()["spec"]
+    given = shown["ioConfig"]["autoScalerConfig"]
     unsaid = {"minTriggerScaleActionFrequencyMillis", "stopTaskCountRatio", "usePollIdleRatio"}
     assert given == {name: value for name, value in written.items() if name not in unsaid}
     assert spec.io.first_task_count == 10
 
 
-def make(**io):
+def make(**io: Any) -> IoConfig:
     return parse_supervisor_spec(spec_json(**io)).io
 
 
-def test_the_context_says_which_locks_are_taken():
-    def settings(**context: object):
+def test_the_context_says_which_locks_are_taken() -> None:
+    def settings(**context: object) -> TaskContext:
         return parse_supervisor_spec(spec_json() | {"context": context}).settings
 
     assert settings().streaming_lock_type == "EXCLUSIVE"
@@ -639,7 +663,7 @@ def test_the_context_says_which_locks_are_taken():
     assert settings(priority="7").priority == 7
 
 
-def test_defaults_are_those_of_druid():
+def test_defaults_are_those_of_druid() -> None:
     spec = spec_json()
     spec["spec"]["ioConfig"] = {"topic": "t"}
     del spec["spec"]["tuningConfig"]
@@ -655,7 +679,7 @@ def test_defaults_are_those_of_druid():
     assert parsed.data_schema.rollup is True
 
 
-def test_a_spec_survives_its_json():
+def test_a_spec_survives_its_json() -> None:
     parsed = parse_supervisor_spec(spec_json(lateMessageRejectionPeriod="PT0.5S"))
     again = parse_supervisor_spec(json.dumps(parsed.to_json()).encode())
     assert again == parsed
@@ -663,7 +687,7 @@ def test_a_spec_survives_its_json():
     assert parse_data_schema(schema.model_dump(mode="json", by_alias=True)) == schema
 
 
-def test_the_base_name_follows_from_what_is_done():
+def test_the_base_name_follows_from_what_is_done() -> None:
     spec, other = (
         parse_supervisor_spec(spec_json()),
         parse_supervisor_spec(spec_json(period="PT1S")),
@@ -681,7 +705,7 @@ def test_the_base_name_follows_from_what_is_done():
         {"earlyMessageRejectionPeriod": "PT1H"},
     ],
 )
-def test_another_limit_of_late_or_early_rows_is_another_task(limit):
+def test_another_limit_of_late_or_early_rows_is_another_task(limit: dict[str, Any]) -> None:
     plain, limited = parse_supervisor_spec(spec_json()), parse_supervisor_spec(spec_json(**limit))
     assert base_sequence_name(plain, {0: 1}) != base_sequence_name(limited, {0: 1})
     for old, new in ((plain, limited), (limited, plain)):
@@ -691,11 +715,11 @@ def test_another_limit_of_late_or_early_rows_is_another_task(limit):
 @pytest.mark.parametrize(
     ("given", "meant"), [(True, True), ("true", True), ("TRUE", True), (1, True), ("False", False)]
 )
-def test_flags_are_told_as_to_druid(given, meant):
+def test_flags_are_told_as_to_druid(given: int | str, meant: bool) -> None:
     assert parse_supervisor_spec(spec_json(useEarliestOffset=given)).io.use_earliest_offset is meant
 
 
-def test_what_has_druids_default_alone_may_say_so_and_changes_no_task():
+def test_what_has_druids_default_alone_may_say_so_and_changes_no_task() -> None:
     plain = parse_supervisor_spec(spec_json())
     raw = spec_json(lagAggregator={"type": "default"})
     raw["spec"]["tuningConfig"] |= {
@@ -707,7 +731,7 @@ def test_what_has_druids_default_alone_may_say_so_and_changes_no_task():
     assert told.to_json() == plain.to_json()
 
 
-def test_rows_of_streams_may_be_sorted_by_dimensions_first():
+def test_rows_of_streams_may_be_sorted_by_dimensions_first() -> None:
     plain = parse_supervisor_spec(spec_json())
     spec = parse_supervisor_spec(
         changed(f"{DS}.dimensionsSpec.forceSegmentSortByTime", value=False)

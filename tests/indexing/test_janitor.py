@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
-from metadata_kit import open_metadata
 
 from penstock.core.errors import Fenced
 from penstock.core.intervals import Interval
@@ -14,14 +15,19 @@ from penstock.indexing.overlord.duties.janitor import JanitorDuty
 from penstock.segments.deep_storage import DeepStore
 from penstock.segments.segment import Segment, SegmentId, ShardSpec
 from penstock.storage.metadata import AllocateRequest, PublishRequest, TaskRow
+from penstock.storage.metadata.metadata_store import MetadataStore
+from penstock.storage.metadata.rows.cluster import Term
 from penstock.testing.clock import VirtualClock
+from tests.harness.metadata_kit import open_metadata
 
 DAY = Interval(0, 86_400_000)
 HOUR_MS = 3_600_000
 
 
 @pytest.fixture
-def world(tmp_path):
+def world(
+    tmp_path: Path,
+) -> Iterator[tuple[VirtualClock, MetadataStore, DeepStore, Callable[..., Segment]]]:
     clock = VirtualClock()
     metadata = open_metadata(tmp_path, clock)
     store = DeepStore(str(tmp_path / "segments"))
@@ -40,11 +46,13 @@ def world(tmp_path):
     metadata.close()
 
 
-def publish(metadata, *segments):
+def publish(metadata: MetadataStore, *segments: Segment) -> None:
     metadata.publish(PublishRequest("t", "flights", tuple(s.to_row() for s in segments)))
 
 
-def test_files_of_no_segment_go_when_they_are_old(world):
+def test_files_of_no_segment_go_when_they_are_old(
+    world: tuple[VirtualClock, MetadataStore, DeepStore, Callable[..., Segment]],
+) -> None:
     clock, metadata, store, push = world
     published, old, young = push("v1", 9 * HOUR_MS), push("v2", 9 * HOUR_MS), push("v3", HOUR_MS)
     publish(metadata, published)
@@ -54,7 +62,9 @@ def test_files_of_no_segment_go_when_they_are_old(world):
     assert there == [True, False, True]
 
 
-def test_overshadowed_segments_are_marked_and_keep_their_files(world):
+def test_overshadowed_segments_are_marked_and_keep_their_files(
+    world: tuple[VirtualClock, MetadataStore, DeepStore, Callable[..., Segment]],
+) -> None:
     clock, metadata, store, push = world
     old, new = push("v1", 9 * HOUR_MS), push("v2", 9 * HOUR_MS)
     publish(metadata, old)
@@ -71,7 +81,9 @@ def test_overshadowed_segments_are_marked_and_keep_their_files(world):
     assert Path(store.location(old.load_spec)).exists()
 
 
-def test_places_that_nobody_came_for_are_freed(world):
+def test_places_that_nobody_came_for_are_freed(
+    world: tuple[VirtualClock, MetadataStore, DeepStore, Callable[..., Segment]],
+) -> None:
     clock, metadata, store, push = world
     publish(metadata, push("v1", 0))
     metadata.allocate_segments([AllocateRequest("flights", DAY, "lost_0", "v1")])
@@ -82,14 +94,18 @@ def test_places_that_nobody_came_for_are_freed(world):
     assert metadata.segments.pending("flights") == []
 
 
-def test_places_of_a_datasource_that_was_never_published_are_freed_too(world):
+def test_places_of_a_datasource_that_was_never_published_are_freed_too(
+    world: tuple[VirtualClock, MetadataStore, DeepStore, Callable[..., Segment]],
+) -> None:
     clock, metadata, store, _push = world
     metadata.allocate_segments([AllocateRequest("other", DAY, "lost_0", "v1")])
     clock.advance(7 * 3600)
     assert JanitorDuty(metadata, store, clock).sweep().places_freed == 1
 
 
-def test_what_an_active_task_may_yet_publish_is_left(world):
+def test_what_an_active_task_may_yet_publish_is_left(
+    world: tuple[VirtualClock, MetadataStore, DeepStore, Callable[..., Segment]],
+) -> None:
     """A publish may wait for an earlier sequence for longer than orphans are kept."""
     clock, metadata, store, push = world
     metadata.tasks.insert_new([TaskRow("t", "flights", "index_penstock", "g", {})])
@@ -102,7 +118,9 @@ def test_what_an_active_task_may_yet_publish_is_left(world):
     assert not Path(store.location(pushed.load_spec)).exists()
 
 
-def test_a_file_that_seems_older_than_its_active_task_is_left(world):
+def test_a_file_that_seems_older_than_its_active_task_is_left(
+    world: tuple[VirtualClock, MetadataStore, DeepStore, Callable[..., Segment]],
+) -> None:
     """The overlord's clock is ahead of the worker's."""
     clock, metadata, store, push = world
     metadata.tasks.insert_new([TaskRow("t", "flights", "index_parallel", "t", {})])
@@ -112,7 +130,23 @@ def test_a_file_that_seems_older_than_its_active_task_is_left(world):
     assert Path(store.location(pushed.load_spec)).exists()
 
 
-def test_tasks_that_ended_long_ago_are_forgotten(world):
+def test_a_file_that_spark_wrote_before_its_task_is_left_while_the_task_is_active(
+    world: tuple[VirtualClock, MetadataStore, DeepStore, Callable[..., Segment]],
+) -> None:
+    """A task accepts files of up to five hours, and may then wait for its locks."""
+    clock, metadata, store, push = world
+    pushed = push("v1", 5 * HOUR_MS)
+    metadata.tasks.insert_new([TaskRow("t", "flights", "index_spark", "t", {})])
+    clock.advance(9 * 3600)
+    assert JanitorDuty(metadata, store, clock).sweep().files_deleted == 0
+    metadata.tasks.set_status("t", "FAILED")
+    assert JanitorDuty(metadata, store, clock).sweep().files_deleted == 1
+    assert not Path(store.location(pushed.load_spec)).exists()
+
+
+def test_tasks_that_ended_long_ago_are_forgotten(
+    world: tuple[VirtualClock, MetadataStore, DeepStore, Callable[..., Segment]],
+) -> None:
     clock, metadata, store, _push = world
     for name in ("ended", "active"):
         metadata.tasks.insert_new([TaskRow(name, "flights", "index_penstock", "g", {})])
@@ -125,12 +159,14 @@ def test_tasks_that_ended_long_ago_are_forgotten(world):
     assert [row.id for row in metadata.tasks.list()] == ["active"]
 
 
-def test_an_overlord_that_leads_no_more_deletes_nothing(world):
+def test_an_overlord_that_leads_no_more_deletes_nothing(
+    world: tuple[VirtualClock, MetadataStore, DeepStore, Callable[..., Segment]],
+) -> None:
     clock, metadata, store, push = world
     pushed = push("v1", 9 * HOUR_MS)
     metadata.allocate_segments([AllocateRequest("flights", DAY, "lost_0", "v1")])
     term = metadata.terms.take("overlord", "here", 10_000)
-    deposed = JanitorDuty(metadata.under(term), store, clock)
+    deposed = JanitorDuty(metadata.under(cast("Term", term)), store, clock)
     clock.advance(9 * 3600)
     assert metadata.terms.take("overlord", "there", 10_000) is not None
     with pytest.raises(Fenced):

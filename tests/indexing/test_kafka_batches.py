@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from kafka_kit import StandIn, StandInRecord
 
 from penstock.indexing.engine import KafkaRange
 from penstock.indexing.source.kafka import read_records
 from penstock.testing.clock import VirtualClock
+from tests.broker.kafka_kit import StandIn, StandInRecord
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from penstock.testing.clock import VirtualClock
     ],
     ids=["values", "keys", "headers"],
 )
-def test_what_of_records_is_large_bounds_how_many_are_read_at_once(record):
+def test_what_of_records_is_large_bounds_how_many_are_read_at_once(record: StandInRecord) -> None:
     cluster = StandIn(most=600)
     cluster.create("events", p0=dict.fromkeys(range(600), record))
     wanted = KafkaRange(0, "events", 0, 600, (("bootstrap.servers", "k:9092"),))

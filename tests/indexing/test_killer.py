@@ -8,7 +8,6 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from batch_kit import DAY_MS, BatchWorld, Cut, day, index, lines, world_of
 
 from penstock.core.errors import Closed, Fenced, Unavailable
 from penstock.core.intervals import ETERNITY, Interval
@@ -23,6 +22,7 @@ from penstock.indexing.task_spec import TaskSpec
 from penstock.mailbox.lanes import ThreadLanes
 from penstock.segments.segment import Segment
 from penstock.storage.metadata import MetadataStore, TaskRow
+from tests.indexing.batch_kit import DAY_MS, BatchWorld, Cut, day, index, lines, world_of
 
 BUFFER_MS = 30 * DAY_MS
 ROWS = [(1, "x", 1), (2, "y", 2), (9, "z", 3)]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from cluster_simulation.memory import MemoryDatabase
-from indexing_kit import make_task
-from mailbox_kit import InlineLanes, StepLanes, settle
 
 from penstock.core.errors import LockRevoked, Unavailable
 from penstock.indexing.lockbox.lock_store import MetadataLockStore
@@ -19,13 +17,18 @@ from penstock.indexing.ports import (
     HistoryPlace,
     TaskState,
     WorkerChanges,
+    WorkerClient,
     WorkerReport,
     WorkerTask,
 )
+from penstock.indexing.task_spec import TaskSpec
 from penstock.mailbox import MailboxProcessor
 from penstock.mailbox.event_mail import EventMail
 from penstock.storage.metadata import MetadataStore, TaskRow
 from penstock.testing.clock import VirtualClock
+from tests.harness.cluster_simulation.memory import MemoryDatabase
+from tests.harness.mailbox_kit import InlineLanes, StepLanes, settle
+from tests.indexing.indexing_kit import make_task
 
 
 class LateWorker:
@@ -44,16 +47,16 @@ class LateWorker:
             raise Unavailable("nobody answers")
         return WorkerReport(self.capacity, tuple(self.has.values()))
 
-    def changes(self, _after, _wait_ms) -> WorkerChanges:
+    def changes(self, after: HistoryPlace, wait_ms: int) -> WorkerChanges:
         return WorkerChanges(HistoryPlace(), report=self.report())
 
-    def assign(self, task) -> None:
+    def assign(self, task: TaskSpec) -> None:
         self.asked.append(task.id)
         if self.silent:
             raise Unavailable("nobody answers")
         self.takes(task.id)
 
-    def takes(self, task_id: str, state=TaskState.RUNNING) -> None:
+    def takes(self, task_id: str, state: TaskState = TaskState.RUNNING) -> None:
         self.has[task_id] = WorkerTask(task_id, state)
 
     def shutdown(self, task_id: str) -> None:
@@ -76,7 +79,7 @@ class HandoverWorld:
         """Begin as the next overlord does."""
         self.lanes = StepLanes()
         self.processor = MailboxProcessor(name="overlord", clock=self.clock)
-        self.ends = []
+        self.ends: list[object] = []
         locks = MetadataLockStore(self.metadata.locks)
         self.queue = TaskQueue(
             QueuePorts(
@@ -107,7 +110,9 @@ class HandoverWorld:
         self.start()
 
     def stored_worker(self, task_id: str) -> object:
-        return self.metadata.tasks.get(task_id).status.get("worker")
+        row = self.metadata.tasks.get(task_id)
+        assert row is not None
+        return row.status.get("worker")
 
     def heard(self, task_id: str) -> dict[str, str]:
         """Return what becomes of an action of the task, by the worker that runs it."""
@@ -125,7 +130,7 @@ class HandoverWorld:
     def settle(self, seconds: float = 0) -> None:
         settle(self.processor, self.clock, seconds, self.lanes)
 
-    def workers(self):
+    def workers(self) -> Sequence[WorkerClient]:
         return tuple(self.announced)
 
 
@@ -138,7 +143,7 @@ def give_up(world: HandoverWorld, task_id: str) -> LateWorker:
     return first
 
 
-def test_while_nobody_knows_whether_a_worker_took_a_task_its_actions_wait():
+def test_while_nobody_knows_whether_a_worker_took_a_task_its_actions_wait() -> None:
     world = HandoverWorld("w")
     worker = give_up(world, "a")
     assert world.heard("a") == {"w": "ask again"}
@@ -150,7 +155,9 @@ def test_while_nobody_knows_whether_a_worker_took_a_task_its_actions_wait():
 
 
 @pytest.mark.parametrize("state", TaskState)
-def test_a_worker_that_took_a_task_too_late_is_never_heard_and_told_to_stop_it(state):
+def test_a_worker_that_took_a_task_too_late_is_never_heard_and_told_to_stop_it(
+    state: TaskState,
+) -> None:
     world = HandoverWorld("late", "second")
     second = world.announced[1]
     second.capacity = 0
@@ -170,7 +177,7 @@ def test_a_worker_that_took_a_task_too_late_is_never_heard_and_told_to_stop_it(s
     assert world.stored_worker("a") == "second"
 
 
-def test_a_task_that_arrives_late_while_it_waits_for_any_worker_stays_there():
+def test_a_task_that_arrives_late_while_it_waits_for_any_worker_stays_there() -> None:
     world = HandoverWorld("late")
     late = give_up(world, "a")
     late.silent, late.capacity = False, 0
@@ -182,7 +189,7 @@ def test_a_task_that_arrives_late_while_it_waits_for_any_worker_stays_there():
     assert late.dismissed == []
 
 
-def test_what_a_former_overlord_handed_over_is_heard_at_once():
+def test_what_a_former_overlord_handed_over_is_heard_at_once() -> None:
     world = HandoverWorld("w", "other")
     (worker, _other) = world.announced
     worker.takes("a")
@@ -192,7 +199,7 @@ def test_what_a_former_overlord_handed_over_is_heard_at_once():
     assert world.heard("a") == {"w": "done", "other": "abandon"}
 
 
-def test_a_restored_task_whose_worker_has_a_new_name_asks_until_that_name_was_heard():
+def test_a_restored_task_whose_worker_has_a_new_name_asks_until_that_name_was_heard() -> None:
     """A migrated data folder gives its worker a new name while its tasks run on."""
     world = HandoverWorld("new")
     (worker,) = world.announced
@@ -207,5 +214,5 @@ def test_a_restored_task_whose_worker_has_a_new_name_asks_until_that_name_was_he
     assert (worker.dismissed, world.ends) == ([], [])
 
 
-def test_of_a_task_that_is_not_active_others_tell():
+def test_of_a_task_that_is_not_active_others_tell() -> None:
     TaskIndex().require_worker("a", "w")

@@ -6,10 +6,9 @@ already; what lies outside is thrown away and counted, never put into a chunk of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from batch_kit import START_MS, BatchWorld, day, index, lines
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity, Interval
@@ -19,6 +18,7 @@ from penstock.indexing.specs import SpecError, parse_data_schema, parse_supervis
 from penstock.indexing.specs.batch.batch_task_specs import parse_batch_task
 from penstock.indexing.specs.batch.index_parallel import IndexParallelSpec
 from penstock.indexing.specs.batch.task import aligned
+from tests.indexing.batch_kit import START_MS, BatchWorld, day, index, lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,9 +30,9 @@ HALF_DAY_MS = 43_200_000
 NEW_YORK: JsonValue = {"type": "period", "period": "P1D", "timeZone": "America/New_York"}
 
 
-def listed(data: str, *intervals: str, mode: str = "legacy", **more: object) -> dict[str, object]:
+def listed(data: str, *intervals: str, mode: str = "legacy", **more: object) -> dict[str, Any]:
     """Return an `index_parallel` whose time chunks are intervals."""
-    told: dict[str, object] = {"type": "arbitrary", "segmentGranularity": None}
+    told: dict[str, Any] = {"type": "arbitrary", "segmentGranularity": None}
     return index(data, mode=mode, intervals=intervals, granularity=told, **more)
 
 
@@ -240,7 +240,7 @@ def test_a_later_append_by_day_goes_into_a_listed_chunk(world: BatchWorld) -> No
 def test_a_datasource_is_read_into_itself_by_other_chunks(world: BatchWorld) -> None:
     world.run(index(lines(*ROWS)))
     task = listed("", day(1, 3), day(4, 6))
-    task["spec"]["ioConfig"] = {  # type: ignore[index]
+    task["spec"]["ioConfig"] = {
         "inputSource": {"type": "druid", "dataSource": "d", "interval": day(1, 31)}
     }
     result = world.run(task)
@@ -262,7 +262,7 @@ def test_listed_chunks_are_compacted_as_they_are_or_into_others(
         )
     )
     assert len(world.visible()) == 2
-    compact: dict[str, object] = {
+    compact: dict[str, Any] = {
         "type": "compact",
         "dataSource": "d",
         "ioConfig": {
@@ -294,7 +294,7 @@ def test_a_chunk_that_is_no_bucket_of_its_length_is_compacted_as_it_is(
     # A day of a zone in summer, and two months: what times are cut down to fits in all the same.
     interval = "2026-06-01/2026-08-01" if "type" in chunk else "2026-06-01T04:00/2026-06-02T04:00"
     at = Interval.parse(interval).start_ms
-    told: dict[str, object] = {
+    told: dict[str, Any] = {
         "granularity": {**chunk, "queryGranularity": query, "rollup": True},
         "schema": {"metricsSpec": [{"type": "count", "name": "count"}]},
         "tuning": {"partitionsSpec": {"type": "dynamic", "maxRowsPerSegment": 1}},

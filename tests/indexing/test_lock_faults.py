@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
+from typing import TypeVar, cast
 
 import pytest
-from action_kit import Desk, allocate, batch
-from call_faults_kit import FAULTS
-from fault_cases_kit import FaultPlan
-from lock_faults_suite import OPERATIONS, LockWorld, Operation, attempt, check, count, pair
-from lock_store_kit import MemoryLockStore
-from lockbox_kit import DAY, NOW_MS, hours, task, word
 
 from penstock.core.errors import Unavailable
 from penstock.indexing.lockbox.lockbox import Lockbox
 from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.mailbox.lanes import ThreadLanes
 from penstock.testing.clock import VirtualClock
+from tests.harness.call_faults_kit import FAULTS
+from tests.harness.lock_store_kit import MemoryLockStore
+from tests.indexing.action_kit import Desk, allocate, batch
+from tests.indexing.lock_faults_suite import (
+    OPERATIONS,
+    LockWorld,
+    Operation,
+    attempt,
+    check,
+    count,
+    pair,
+)
+from tests.indexing.lockbox_kit import DAY, NOW_MS, hours, task, word
+from tests.kits.fault_cases_kit import FaultPlan
+
+Answer = TypeVar("Answer")
 
 PAIRS = range(300)
 
@@ -114,18 +127,19 @@ def test_locks_that_may_differ_from_the_store_are_refused_and_reported(
 
 
 def test_a_place_is_given_after_a_thread_could_not_start(
-    tmp_path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every later allocation of the datasource waited for ever."""
     lanes = ThreadLanes("locks")
     desk = Desk(tmp_path, lanes)
     desk.add(batch("one"))
-    submit, allocations = lanes.submit, []
+    submit = lanes.submit
+    allocations: list[object] = []
 
-    def fail_once(lane: str, work):
+    def fail_once(lane: str, work: Callable[[], Answer]) -> Future[Answer]:
         if "SegmentAllocator" in repr(work) and not allocations:
             allocations.append(lane)
-            return without_thread(lane, work)
+            return cast("Future[Answer]", without_thread(lane, work))
         return submit(lane, work)
 
     monkeypatch.setattr(lanes, "submit", fail_once)
@@ -139,14 +153,14 @@ def test_a_place_is_given_after_a_thread_could_not_start(
 
 @pytest.mark.parametrize("error", [MemoryError, OSError, RuntimeError, KeyboardInterrupt])
 def test_a_place_is_given_after_its_round_could_not_begin(
-    tmp_path, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lanes = ThreadLanes("locks")
     desk = Desk(tmp_path, lanes)
     desk.add(batch("one"))
     submit, left = lanes.submit, [error("no room")]
 
-    def fail_once(lane: str, work):
+    def fail_once(lane: str, work: Callable[[], Answer]) -> Future[Answer]:
         if "SegmentAllocator" in repr(work) and left:
             raise left.pop()
         return submit(lane, work)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
-from lockbox_kit import DAY, DAY_START_MS, HOUR_MS, hours
 
 from penstock.core.intervals import Granularity, Interval, condensed
 from penstock.indexing.overlord.segment_allocator import chunk_parts
+from tests.indexing.lockbox_kit import DAY, DAY_START_MS, HOUR_MS, hours
 
 HOUR = Granularity.parse("HOUR")
 DAILY = Granularity.parse("DAY")
@@ -17,7 +18,11 @@ MONTH = Granularity.parse("MONTH")
 WEEK = Granularity.parse("WEEK")
 
 
-def parts(wanted, visible, pending=()):
+def parts(
+    wanted: Interval,
+    visible: Sequence[Interval],
+    pending: Sequence[Interval] = (),
+) -> list[tuple[Interval, Interval]]:
     return [(part.times, part.chunk) for part in chunk_parts(wanted, visible, pending)]
 
 
@@ -69,7 +74,9 @@ def test_places_count_where_nothing_is_visible() -> None:
     ),
     st.data(),
 )
-def test_parts_are_all_of_the_time_and_newer_chunks_come_first(visible, data) -> None:
+def test_parts_are_all_of_the_time_and_newer_chunks_come_first(
+    visible: Sequence[Interval], data: st.DataObject
+) -> None:
     found = chunk_parts(DAY, visible)
     assert found[0].times.start_ms == DAY.start_ms
     assert found[-1].times.end_ms == DAY.end_ms

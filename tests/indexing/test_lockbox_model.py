@@ -7,16 +7,6 @@ from dataclasses import dataclass, field
 
 from hypothesis import given
 from hypothesis import strategies as st
-from lockbox_kit import (
-    NOW_MS,
-    SOURCE,
-    BrokenStore,
-    by_text,
-    hours,
-    stored_lock,
-    task,
-    word,
-)
 
 from penstock.core.errors import LockRevoked, PenstockError, Unavailable
 from penstock.core.interval_index import IntervalIndex
@@ -40,6 +30,16 @@ from penstock.indexing.lockbox.task_locks import (
     LockTask,
     LockType,
     TaskLock,
+)
+from tests.indexing.lockbox_kit import (
+    NOW_MS,
+    SOURCE,
+    BrokenStore,
+    by_text,
+    hours,
+    stored_lock,
+    task,
+    word,
 )
 
 EXCLUSIVE, SHARED, REPLACE, APPEND, KILL = LockType

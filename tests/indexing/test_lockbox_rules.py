@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from lockbox_kit import DAY, SOURCE, Story, hours, killer, task
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Interval
@@ -17,6 +16,7 @@ from penstock.indexing.lockbox.task_locks import (
     LockType,
     TaskLock,
 )
+from tests.indexing.lockbox_kit import DAY, SOURCE, Story, hours, killer, task
 
 EXCLUSIVE, SHARED, REPLACE, APPEND, KILL = LockType
 

@@ -3,17 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from lockbox_kit import (
-    DAY,
-    HOUR_MS,
-    NOW_MS,
-    Story,
-    hours,
-    killer,
-    task,
-    version_at,
-    word,
-)
 
 from penstock.core.errors import Conflict, InvalidRequest, LockRevoked, Unavailable
 from penstock.indexing.lockbox.lockbox import AcquireLocks
@@ -24,6 +13,17 @@ from penstock.indexing.lockbox.task_locks import (
     LockRefused,
     LockType,
     TaskRemoval,
+)
+from tests.indexing.lockbox_kit import (
+    DAY,
+    HOUR_MS,
+    NOW_MS,
+    Story,
+    hours,
+    killer,
+    task,
+    version_at,
+    word,
 )
 
 EXCLUSIVE, SHARED, REPLACE, APPEND, KILL = LockType

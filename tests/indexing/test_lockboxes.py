@@ -9,9 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from lockbox_kit import DAY, NOW_MS, BrokenStore, by_text, hours, killer, stored_lock, task, word
-from mailbox_kit import StepLanes
-from metadata_kit import open_metadata
 
 from penstock.core.errors import (
     Closed,
@@ -48,6 +45,19 @@ from penstock.storage.metadata import (
     segment_id,
 )
 from penstock.testing.clock import VirtualClock
+from tests.harness.mailbox_kit import StepLanes
+from tests.harness.metadata_kit import open_metadata
+from tests.indexing.lockbox_kit import (
+    DAY,
+    NOW_MS,
+    BrokenStore,
+    by_text,
+    hours,
+    killer,
+    stored_lock,
+    task,
+    word,
+)
 
 EXCLUSIVE, SHARED, REPLACE, APPEND, KILL = LockType
 

@@ -2,38 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lockbox_kit import DAY, Story, hours, task, word
-from queue_kit import TaskQueueWorld, held, kill, noop, states, submit
 
+from penstock.core.intervals import Interval
 from penstock.indexing.lockbox.lockbox import AcquireLocks, PlaceTask
-from penstock.indexing.lockbox.task_locks import LockGranted, LockRefused, LockType
+from penstock.indexing.lockbox.task_locks import LockGranted, LockOutcome, LockRefused, LockType
 from penstock.indexing.overlord.lock_requests import lock_task
 from penstock.indexing.overlord.task_index import RunnerState
 from penstock.indexing.ports import TaskState
-from penstock.indexing.specs.batch.batch_task_specs import parse_batch_task
+from penstock.indexing.specs.batch.batch_task_specs import BatchTaskSpec, parse_batch_task
+from penstock.indexing.task_spec import TaskSpec
+from tests.indexing.lockbox_kit import DAY, Story, hours, task, word
+from tests.indexing.queue_kit import TaskQueueWorld, held, kill, noop, states, submit
 
 
 @pytest.fixture
-def story():
+def story() -> Story:
     return Story()
 
 
 @pytest.fixture
-def world(tmp_path):
+def world(tmp_path: Path) -> Iterator[TaskQueueWorld]:
     made = TaskQueueWorld(tmp_path)
     yield made
     made.metadata.close()
 
 
-def ask(story, name, *intervals, waits, kind=LockType.EXCLUSIVE):
+def ask(
+    story: Story, name: str, *intervals: Interval, waits: bool, kind: LockType = LockType.EXCLUSIVE
+) -> list[LockOutcome]:
     requests = tuple(story.request(name, kind, interval) for interval in intervals)
-    return story.do(AcquireLocks(requests, together=True, waits=waits))
+    answer = story.do(AcquireLocks(requests, together=True, waits=waits))
+    assert isinstance(answer, list)
+    return answer
 
 
 # Who holds, who asks (their priorities; whether they wait for a worker), and what comes of it.
@@ -52,7 +60,9 @@ YIELDS = [
 
 
 @pytest.mark.parametrize(("holder", "p1", "asker", "p2", "answer", "lock"), YIELDS)
-def test_the_table_of_yielding(story, holder, p1, asker, p2, answer, lock):
+def test_the_table_of_yielding(
+    story: Story, holder: str, p1: int, asker: str, p2: int, answer: str, lock: str
+) -> None:
     story.add(task("holder", priority=p1), task("asker", priority=p2))
     ask(story, "holder", hours(0, 12), hours(20, 22), waits=holder == "waits")
     (outcome,) = ask(story, "asker", hours(0, 1), waits=asker == "waits")
@@ -67,7 +77,7 @@ def test_the_table_of_yielding(story, holder, p1, asker, p2, answer, lock):
     story.check_stored()
 
 
-def test_what_is_refused_takes_nothing_from_who_waits(story):
+def test_what_is_refused_takes_nothing_from_who_waits(story: Story) -> None:
     story.add(task("waiting"), task("running"), task("asker"))
     ask(story, "waiting", hours(0, 12), waits=True)
     ask(story, "running", hours(12, 24), waits=False)
@@ -83,7 +93,9 @@ def test_what_is_refused_takes_nothing_from_who_waits(story):
     assert len(story.held("waiting")) == 1
 
 
-def test_a_task_that_goes_to_a_worker_yields_no_more_and_again_if_it_comes_back(story):
+def test_a_task_that_goes_to_a_worker_yields_no_more_and_again_if_it_comes_back(
+    story: Story,
+) -> None:
     story.add(task("a"), task("b"), task("c"))
     ask(story, "a", DAY, waits=True)
     story.do(PlaceTask("a", waits=False))
@@ -92,21 +104,21 @@ def test_a_task_that_goes_to_a_worker_yields_no_more_and_again_if_it_comes_back(
     assert isinstance(ask(story, "b", DAY, waits=False)[0], LockGranted)
 
 
-def test_a_task_that_asks_for_itself_runs(story):
+def test_a_task_that_asks_for_itself_runs(story: Story) -> None:
     story.add(task("a"), task("b"))
     ask(story, "a", DAY, waits=True)
     assert word(ask(story, "a", DAY, waits=False)[0]) == "same"
     assert isinstance(ask(story, "b", DAY, waits=False)[0], LockRefused)
 
 
-def test_a_lock_that_a_running_task_of_the_group_shares_is_firm(story):
+def test_a_lock_that_a_running_task_of_the_group_shares_is_firm(story: Story) -> None:
     story.add(task("a", "g"), task("b", "g"), task("c"))
     ask(story, "a", DAY, waits=True)
     ask(story, "b", DAY, waits=False)
     assert isinstance(ask(story, "c", DAY, waits=False)[0], LockRefused)
 
 
-def test_a_replace_lock_of_the_group_yields_too(story):
+def test_a_replace_lock_of_the_group_yields_too(story: Story) -> None:
     story.add(task("a", "g"), task("b", "g"))
     ask(story, "a", DAY, waits=True, kind=LockType.REPLACE)
     assert word(ask(story, "b", hours(0, 2), waits=True, kind=LockType.REPLACE)[0]) == "refused"
@@ -114,7 +126,9 @@ def test_a_replace_lock_of_the_group_yields_too(story):
     assert story.held("a") == []
 
 
-def test_who_gave_way_does_not_take_it_back_by_its_priority_before_it_has_a_worker(story):
+def test_who_gave_way_does_not_take_it_back_by_its_priority_before_it_has_a_worker(
+    story: Story,
+) -> None:
     story.add(task("high", priority=90), task("low", priority=10))
     ask(story, "high", DAY, waits=True)
     assert word(ask(story, "low", DAY, waits=False)[0]) == "new"
@@ -123,7 +137,7 @@ def test_who_gave_way_does_not_take_it_back_by_its_priority_before_it_has_a_work
     assert [revoked for _kind, _interval, revoked in story.held("low")] == [True]
 
 
-def test_what_cannot_be_stored_is_not_yielded(story):
+def test_what_cannot_be_stored_is_not_yielded(story: Story) -> None:
     story.add(task("a"), task("b"))
     ask(story, "a", DAY, waits=True)
     result = story.box.handle([AcquireLocks((story.request("b", LockType.EXCLUSIVE, DAY),))], 0)
@@ -137,7 +151,7 @@ def test_what_cannot_be_stored_is_not_yielded(story):
 # The queue
 
 
-def runs_and_asks(world, owner, *intervals):
+def runs_and_asks(world: TaskQueueWorld, owner: TaskSpec, *intervals: Interval) -> str:
     """A running task asks for locks, as its actions do; return the answer to the first."""
     mine = lock_task(owner)
     requests = [mine.request(interval) for interval in intervals]
@@ -146,13 +160,17 @@ def runs_and_asks(world, owner, *intervals):
     return word(outcome)
 
 
-def sleeps(task_id, priority):
+def sleeps(task_id: str, priority: int) -> BatchTaskSpec:
     """A task that locks nothing before it starts."""
     context = {"priority": priority}
-    return parse_batch_task({"type": "noop", "id": task_id, "dataSource": "d", "context": context})
+    return parse_batch_task(
+        {"type": "noop", "id": task_id, "dataSource": "d", "context": {**context}}
+    )
 
 
-def test_a_running_task_takes_the_locks_of_one_that_waits_for_its_slot(world):
+def test_a_running_task_takes_the_locks_of_one_that_waits_for_its_slot(
+    world: TaskQueueWorld,
+) -> None:
     worker = world.worker("w", capacity=1)
     running, waiting = noop("running"), kill("waiting")
     submit(world, running, waiting)
@@ -172,7 +190,7 @@ def test_a_running_task_takes_the_locks_of_one_that_waits_for_its_slot(world):
     assert [end[1] for end in world.ended] == [TaskState.SUCCESS] * 2
 
 
-def test_those_in_line_behind_one_that_yielded_are_not_forgotten(world):
+def test_those_in_line_behind_one_that_yielded_are_not_forgotten(world: TaskQueueWorld) -> None:
     worker = world.worker("w", capacity=1)
     running = noop("running")
     submit(world, running, kill("first"), kill("second"), kill("wide", (1, 4)))
@@ -187,7 +205,7 @@ def test_those_in_line_behind_one_that_yielded_are_not_forgotten(world):
     assert sorted(worker.taken) == ["first", "running", "second", "wide"]
 
 
-def test_a_task_at_a_worker_keeps_its_locks_whoever_asks(world):
+def test_a_task_at_a_worker_keeps_its_locks_whoever_asks(world: TaskQueueWorld) -> None:
     world.worker("w", capacity=2)
     asking, other = noop("asking"), kill("other")
     submit(world, asking, other)
@@ -195,7 +213,7 @@ def test_a_task_at_a_worker_keeps_its_locks_whoever_asks(world):
     assert held(world) == {"other"}
 
 
-def test_a_task_that_a_worker_took_unasked_keeps_its_locks(world):
+def test_a_task_that_a_worker_took_unasked_keeps_its_locks(world: TaskQueueWorld) -> None:
     worker = world.worker("w", capacity=1)
     asking, pending = noop("asking"), kill("pending")
     submit(world, asking, pending)
@@ -208,7 +226,9 @@ def test_a_task_that_a_worker_took_unasked_keeps_its_locks(world):
     assert held(world) == {"pending"}
 
 
-def test_after_a_change_of_leaders_locks_of_tasks_without_a_worker_yield_too(world):
+def test_after_a_change_of_leaders_locks_of_tasks_without_a_worker_yield_too(
+    world: TaskQueueWorld,
+) -> None:
     worker = world.worker("w", capacity=1)
     running = noop("running")
     submit(world, running, kill("a"), kill("b"), kill("c", (5, 6)))
@@ -278,7 +298,9 @@ PLANS = st.builds(
     slots=st.lists(st.integers(1, 2), min_size=1, max_size=2),
     restart_s=st.integers(0, 20),
 )
-def test_every_mix_of_tasks_comes_to_its_end(plans, slots, restart_s):
+def test_every_mix_of_tasks_comes_to_its_end(
+    plans: Sequence[Plan], slots: Sequence[int], restart_s: int
+) -> None:
     """Nobody has a time limit here: a deadlock would last for ever."""
     with TemporaryDirectory() as folder:
         world = TaskQueueWorld(folder)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -29,55 +31,67 @@ from penstock.indexing.overlord.runner.worker_config import parse_worker_config
 from penstock.indexing.overlord.runner.worker_eligibility import WorkerBlacklist
 
 
-def worker(name, capacity=4, used=0, **more) -> WorkerCandidate:
+def worker(name: str, capacity: int = 4, used: int = 0, **more: Any) -> WorkerCandidate:
     return WorkerCandidate(name, f"{name}:8091", capacity, used, more.pop("category", "c"), **more)
 
 
-def task(name, priority=50, *, kind="index_parallel", datasource="d", number=0, group=None):
+def task(
+    name: str,
+    priority: int = 50,
+    *,
+    kind: str = "index_parallel",
+    datasource: str = "d",
+    number: int = 0,
+    group: str | None = None,
+) -> PendingTask:
     return PendingTask(name, Kind(kind, datasource, "s"), priority, number, group or name)
 
 
-def pending(*tasks) -> PendingTasks:
+def pending(*tasks: PendingTask) -> PendingTasks:
     made = PendingTasks()
     for one in tasks:
         made.add(one)
     return made
 
 
-def rules(select_strategy=None, **more) -> SelectionRules:
-    config = parse_worker_config({"selectStrategy": select_strategy or {}})
+def rules(select_strategy: Mapping[str, object] | None = None, **more: float) -> SelectionRules:
+    config = parse_worker_config({"selectStrategy": cast("dict[str, Any]", select_strategy or {})})
     return SelectionRules(config.select_strategy, **more)
 
 
-def where(tasks, workers, rule=None) -> dict[str, str]:
+def where(
+    tasks: Sequence[PendingTask],
+    workers: Sequence[WorkerCandidate],
+    rule: SelectionRules | None = None,
+) -> dict[str, str]:
     return {t.id: name for t, name in place(pending(*tasks), workers, rule or rules())}
 
 
-def many(count, **more):
+def many(count: int, **more: Any) -> list[PendingTask]:
     return [task(f"t{n}", number=n, **more) for n in range(count)]
 
 
-def test_equal_distribution_takes_the_worker_with_most_free_slots():
+def test_equal_distribution_takes_the_worker_with_most_free_slots() -> None:
     workers = [worker("a", 4, 2, room=9), worker("b", 4, 0, room=9)]
     assert where(many(3), workers) == {"t0": "b", "t1": "b", "t2": "a"}
 
 
-def test_fill_capacity_takes_the_worker_with_most_used_slots():
+def test_fill_capacity_takes_the_worker_with_most_used_slots() -> None:
     workers = [worker("a", 4, 2, room=9), worker("b", 4, 0, room=9)]
     placed = where(many(3), workers, rules({"type": "fillCapacity"}))
     assert placed == {"t0": "a", "t1": "a", "t2": "b"}
 
 
-def test_the_more_urgent_goes_first_then_the_older():
+def test_the_more_urgent_goes_first_then_the_older() -> None:
     tasks = [task("low", 0), task("late", 75, number=2), task("early", 75, number=1)]
     assert list(where(tasks, [worker("a", 2, room=9)])) == ["early", "late"]
 
 
-def test_no_worker_is_handed_more_than_it_may_be_at_a_time():
+def test_no_worker_is_handed_more_than_it_may_be_at_a_time() -> None:
     assert where(many(3), [worker("a", 9, room=2)]) == {"t0": "a", "t1": "a"}
 
 
-def test_replicas_never_share_a_worker():
+def test_replicas_never_share_a_worker() -> None:
     replicas = [task("r1", group="g"), task("r2", group="g", number=1), task("x", number=2)]
     assert where(replicas, [worker("a", 9, room=9)]) == {"r1": "a", "x": "a"}
     assert where(replicas[:1], [worker("a", groups={"g"})]) == {}
@@ -88,7 +102,7 @@ AFFINITY = {"affinity": {"d": ["a"], "other": ["o:8091"]}}
 
 @pytest.mark.parametrize("kind", ["equalDistribution", "fillCapacity"])
 @pytest.mark.parametrize("strong", [True, False])
-def test_affinity_prefers_hosts_and_a_strong_one_takes_no_other(kind, strong):
+def test_affinity_prefers_hosts_and_a_strong_one_takes_no_other(kind: str, strong: bool) -> None:
     rule = rules({"type": f"{kind}WithAffinity", "affinityConfig": {**AFFINITY, "strong": strong}})
     workers = [worker("a", 1), worker("b", 9), worker("o", 9)]
     found = where(many(2), workers, rule)
@@ -98,7 +112,7 @@ def test_affinity_prefers_hosts_and_a_strong_one_takes_no_other(kind, strong):
 
 
 @pytest.mark.parametrize("strong", [True, False])
-def test_categories_go_by_supervisor_datasource_and_default(strong):
+def test_categories_go_by_supervisor_datasource_and_default(strong: bool) -> None:
     config = {
         "defaultCategory": "x",
         "categoryAffinity": {"d2": "y"},
@@ -120,7 +134,7 @@ def test_categories_go_by_supervisor_datasource_and_default(strong):
     assert where([task("k", kind="kill")], [worker("other")], rule) == {"k": "other"}
 
 
-def test_limits_by_type_and_the_share_of_parallel_tasks():
+def test_limits_by_type_and_the_share_of_parallel_tasks() -> None:
     limited = rules(
         {"taskLimits": {"maxSlotCountByType": {"kill": 1}, "maxSlotRatioByType": {"compact": 0.5}}},
         parallel_slot_ratio=0.25,
@@ -135,7 +149,7 @@ def test_limits_by_type_and_the_share_of_parallel_tasks():
     assert type_limit(worker("b", 1), "compact", limited) == 1
 
 
-def test_a_kind_without_room_does_not_hold_up_others():
+def test_a_kind_without_room_does_not_hold_up_others() -> None:
     rule = rules(
         {
             "type": "equalDistributionWithAffinity",
@@ -147,7 +161,7 @@ def test_a_kind_without_room_does_not_hold_up_others():
 
 
 @given(st.data())
-def test_nothing_is_ever_overfilled(data):
+def test_nothing_is_ever_overfilled(data: st.DataObject) -> None:
     workers = [
         worker(f"w{n}", data.draw(st.integers(0, 4)), room=data.draw(st.integers(0, 3)))
         for n in range(data.draw(st.integers(0, 4)))
@@ -177,7 +191,7 @@ def test_nothing_is_ever_overfilled(data):
             )
 
 
-def test_a_pending_task_can_be_taken_out():
+def test_a_pending_task_can_be_taken_out() -> None:
     waiting = pending(*many(3))
     waiting.remove("t0")
     waiting.remove("t0")
@@ -188,7 +202,7 @@ def test_a_pending_task_can_be_taken_out():
 
 
 @given(st.permutations(range(6)), st.sets(st.integers(0, 5)))
-def test_tasks_that_are_given_back_keep_their_age(order, removed):
+def test_tasks_that_are_given_back_keep_their_age(order: Sequence[int], removed: set[int]) -> None:
     tasks = many(6)
     waiting = pending(*tasks)
     for number in order:
@@ -214,17 +228,17 @@ def test_tasks_that_are_given_back_keep_their_age(order, removed):
         ('{"type": "default", "type": "other"}', "type"),
     ],
 )
-def test_a_wrong_worker_config_says_where(config, text):
+def test_a_wrong_worker_config_says_where(config: str | dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidRequest, match=text):
         parse_worker_config(config)
 
 
-def test_a_worker_config_goes_there_and_back():
+def test_a_worker_config_goes_there_and_back() -> None:
     config = parse_worker_config({"type": "default", "selectStrategy": {"type": "fillCapacity"}})
     assert parse_worker_config(config.to_json()) == config
 
 
-def test_a_reason_of_many_workers_is_told_once():
+def test_a_reason_of_many_workers_is_told_once() -> None:
     full = [SlotReason(f"w{n}", "all of its 2 slots are taken") for n in range(8)]
     off = SlotReason("off", "it is disabled")
     assert (
@@ -237,7 +251,7 @@ def test_a_reason_of_many_workers_is_told_once():
     )
 
 
-def test_why_a_task_has_no_worker():
+def test_why_a_task_has_no_worker() -> None:
     rule = rules(
         {
             "type": "fillCapacityWithCategorySpec",
@@ -266,7 +280,9 @@ def test_why_a_task_has_no_worker():
     assert slots_text(slot_reasons(task("t"), [], rule)) == "there is no worker: start one"
 
 
-def failures(count, workers, *, listed=(), options=None):
+def failures(
+    count: int, workers: int, *, listed: Sequence[str] = (), options: BlacklistOptions | None = None
+) -> tuple[WorkerBlacklist, list[bool]]:
     made = WorkerBlacklist(options or BlacklistOptions())
     for name in listed:
         for _ in range(6):
@@ -274,7 +290,7 @@ def failures(count, workers, *, listed=(), options=None):
     return made, [made.failed("w", 0, workers) for _ in range(count)]
 
 
-def test_a_worker_is_listed_after_more_failures_in_a_row_than_it_may_have():
+def test_a_worker_is_listed_after_more_failures_in_a_row_than_it_may_have() -> None:
     made, told = failures(6, 5)
     assert told == [False] * 5 + [True]
     assert made.until_s("w", 899) == 900
@@ -282,7 +298,7 @@ def test_a_worker_is_listed_after_more_failures_in_a_row_than_it_may_have():
     assert made.failed("w", 901, 5) is False  # it counts anew
 
 
-def test_a_success_takes_a_worker_off_the_list():
+def test_a_success_takes_a_worker_off_the_list() -> None:
     made, _ = failures(6, 5)
     made.succeeded("w")
     assert made.until_s("w", 0) is None
@@ -291,12 +307,12 @@ def test_a_success_takes_a_worker_off_the_list():
 @pytest.mark.parametrize(
     ("workers", "listed", "takes"), [(4, 0, False), (5, 0, True), (9, 1, False), (10, 1, True)]
 )
-def test_at_most_a_fifth_of_the_workers_is_listed(workers, listed, takes):
+def test_at_most_a_fifth_of_the_workers_is_listed(workers: int, listed: int, takes: bool) -> None:
     names = [f"l{n}" for n in range(listed)]
     assert failures(6, workers, listed=names)[1][-1] is takes
 
 
-def test_many_datasources_cost_no_more_than_one(monkeypatch):
+def test_many_datasources_cost_no_more_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
     pushes = []
     push = heapq.heappush
     monkeypatch.setattr(heapq, "heappush", lambda *pushed: pushes.append(1) or push(*pushed))

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from indexing_kit import make_task
 
 from penstock.core.state_machine import Transition
 from penstock.indexing.operator_events import NoEvents
 from penstock.indexing.overlord.runner.runner_options import BlacklistOptions, RunnerOptions
 from penstock.indexing.overlord.runner.worker_eligibility import WorkerEligibility
 from penstock.indexing.overlord.runner.worker_sync import WorkerSync
-from penstock.indexing.overlord.runner.worker_table import KnownWorker, RunnerTasks
+from penstock.indexing.overlord.runner.worker_table import KnownWorker, RunnerTasks, WorkerView
 from penstock.indexing.overlord.task_state import (
     TASK_MACHINE,
     ActiveTaskState,
@@ -23,8 +24,15 @@ from penstock.indexing.overlord.task_state import (
 )
 from penstock.indexing.ports import TaskState, WorkerReport, WorkerTask
 from penstock.testing.clock import VirtualClock
+from tests.indexing.indexing_kit import make_task
 
 S, E = ActiveTaskState, TaskEvent
+
+
+def _view(standing: WorkerEligibility, worker: KnownWorker) -> WorkerView:
+    found = standing.view(worker)
+    assert found is not None
+    return found
 
 
 @pytest.fixture
@@ -33,15 +41,15 @@ def entries() -> dict[str, QueuedTask]:
 
 
 @pytest.fixture
-def tasks(entries) -> RunnerTasks:
+def tasks(entries: dict[str, Any]) -> RunnerTasks:
     return RunnerTasks(entries, VirtualClock())
 
 
-def entry(name="a") -> QueuedTask:
+def entry(name: str = "a") -> QueuedTask:
     return QueuedTask(make_task().model_copy(update={"id": name}), 0, 0)
 
 
-def test_a_task_is_pending_or_with_one_worker(tasks):
+def test_a_task_is_pending_or_with_one_worker(tasks: RunnerTasks) -> None:
     one = entry()
     tasks.enter(one, S.WAITING)
     tasks.enter(one, S.PENDING)
@@ -61,7 +69,9 @@ def test_a_task_is_pending_or_with_one_worker(tasks):
     assert len(tasks.pending) == 0
 
 
-def test_a_task_that_comes_back_keeps_its_age_and_one_that_yielded_its_locks_does_not(tasks):
+def test_a_task_that_comes_back_keeps_its_age_and_one_that_yielded_its_locks_does_not(
+    tasks: RunnerTasks,
+) -> None:
     one, two = entry("one"), entry("two")
     for each in (one, two):
         tasks.enter(each, S.WAITING)
@@ -74,7 +84,7 @@ def test_a_task_that_comes_back_keeps_its_age_and_one_that_yielded_its_locks_doe
     assert two.order < one.order
 
 
-def test_a_restored_task_is_with_its_worker(tasks):
+def test_a_restored_task_is_with_its_worker(tasks: RunnerTasks) -> None:
     one = entry()
     tasks.assign(one, "w")
     tasks.enter(one, S.RESTORED)
@@ -114,11 +124,13 @@ class SyncWorld:
 
 
 @pytest.fixture
-def world(tasks) -> SyncWorld:
+def world(tasks: RunnerTasks) -> SyncWorld:
     return SyncWorld(tasks)
 
 
-def test_what_a_forgotten_worker_answers_is_not_of_the_one_that_is_back(world, tasks, entries):
+def test_what_a_forgotten_worker_answers_is_not_of_the_one_that_is_back(
+    world: SyncWorld, tasks: RunnerTasks, entries: dict[str, Any]
+) -> None:
     one = entries["a"] = entry()
     world.lists = (WorkerTask("a", TaskState.RUNNING),)
     gone = world.worker("w")
@@ -153,7 +165,16 @@ ANNOUNCED = [
 
 @pytest.mark.parametrize("told", TaskState)
 @pytest.mark.parametrize(("state", "owner", "announcer", "events"), ANNOUNCED)
-def test_what_a_worker_announces(world, tasks, entries, state, owner, announcer, events, told):
+def test_what_a_worker_announces(
+    world: SyncWorld,
+    tasks: RunnerTasks,
+    entries: dict[str, Any],
+    state: ActiveTaskState,
+    owner: str | None,
+    announcer: str,
+    events: Sequence[TaskEvent],
+    told: TaskState,
+) -> None:
     one = entries["a"] = entry()
     world.worker("other")
     worker = world.worker(announcer)
@@ -162,20 +183,22 @@ def test_what_a_worker_announces(world, tasks, entries, state, owner, announcer,
         tasks.assign(one, owner)
     found = world.events(worker, WorkerTask("a", told, None, "error"))
     ends = told.complete and events[-1:] != [E.RUNS_ELSEWHERE] and state is not S.ENDING
-    assert [report.event for report in found] == events + [E.ENDED_AT_WORKER] * ends
+    assert [report.event for report in found] == [*events] + [E.ENDED_AT_WORKER] * ends
     if ends:
         assert found[-1].end == TaskEnd("a", told, "error", announcer)
     for report in found:  # The table has all of them.
         outcome = TASK_MACHINE.transition(one.state, report.event)
         assert isinstance(outcome, Transition)
+        assert isinstance(outcome, Transition)
         tasks.enter(one, outcome.state)
     assert one.is_ending == (ends or state is S.ENDING)
 
 
-def test_a_task_that_is_not_active_is_dismissed(world, tasks):
-    dismissed = []
+def test_a_task_that_is_not_active_is_dismissed(world: SyncWorld, tasks: RunnerTasks) -> None:
+    dismissed: list[object] = []
     worker = world.worker("w")
-    worker.client.shutdown = dismissed.append
+    assert worker.client is not None
+    worker.client.shutdown = dismissed.append  # type: ignore[assignment,method-assign]
     assert world.events(worker, WorkerTask("stray", TaskState.RUNNING)) == []
     (call,) = tasks.take_calls()
     call.done(call.work())
@@ -193,7 +216,13 @@ def test_a_task_that_is_not_active_is_dismissed(world, tasks):
         (S.ENDING, S.ENDING),
     ],
 )
-def test_what_a_worker_does_not_list(world, tasks, entries, state, after):
+def test_what_a_worker_does_not_list(
+    world: SyncWorld,
+    tasks: RunnerTasks,
+    entries: dict[str, Any],
+    state: ActiveTaskState,
+    after: ActiveTaskState,
+) -> None:
     one = entries["a"] = entry()
     worker = world.worker("w")
     tasks.enter(one, state)
@@ -201,11 +230,14 @@ def test_what_a_worker_does_not_list(world, tasks, entries, state, after):
     for report in world.events(worker):
         outcome = TASK_MACHINE.transition(one.state, report.event)
         assert report.end == TaskEnd("a", TaskState.FAILED, "it disappeared from the worker w", "w")
+        assert isinstance(outcome, Transition)
         tasks.enter(one, outcome.state)
     assert one.state is after
 
 
-def test_what_came_about_after_the_request_cannot_be_in_the_report(world, tasks, entries):
+def test_what_came_about_after_the_request_cannot_be_in_the_report(
+    world: SyncWorld, tasks: RunnerTasks, entries: dict[str, Any]
+) -> None:
     one = entries["a"] = entry()
     worker = world.worker("w")
     tasks.assign(one, "w")
@@ -214,7 +246,7 @@ def test_what_came_about_after_the_request_cannot_be_in_the_report(world, tasks,
     assert world.run() == []
 
 
-def test_what_speaks_against_a_worker():
+def test_what_speaks_against_a_worker() -> None:
     clock = VirtualClock()
     blacklist = BlacklistOptions(failures_max=1, workers_max_percent=100)
     standing = WorkerEligibility(clock, RunnerOptions(worker_version_min="2", blacklist=blacklist))
@@ -228,12 +260,12 @@ def test_what_speaks_against_a_worker():
     assert standing.exclusion_reason(worker) == ""
     standing.ended(worker, [TaskState.FAILED, TaskState.FAILED])
     assert "tasks failed there" in standing.exclusion_reason(worker)
-    assert standing.view(worker).blacklisted_until_ms is not None
+    assert _view(standing, worker).blacklisted_until_ms is not None
     standing.ended(worker, [TaskState.SUCCESS])
     assert standing.exclusion_reason(worker) == ""
     clock.advance_to(clock.monotonic_s() + 31)
     assert "not answered" in standing.exclusion_reason(worker)
-    assert (standing.lost(worker), standing.view(worker).silent_s) == ("", 31)
+    assert (standing.lost(worker), _view(standing, worker).silent_s) == ("", 31)
     clock.advance_to(clock.monotonic_s() + 100)
     assert "not answered" in standing.lost(worker)
     assert standing.view(worker) is None

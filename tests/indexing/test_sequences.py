@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,6 +22,7 @@ from penstock.indexing.sequences import (
     TaskSequences,
     offsets_from_json,
 )
+from penstock.indexing.sequences import Sequence as ReadSequence
 
 NO_LIMITS = BatchLimits(10**9, 10**12)
 
@@ -29,7 +32,12 @@ def begun() -> TaskSequences:
 
 
 def end(
-    sequences: TaskSequences, offsets, *, finish=False, current=None, paused=True
+    sequences: TaskSequences,
+    offsets: Mapping[int, int],
+    *,
+    finish: bool = False,
+    current: Mapping[int, int] | None = None,
+    paused: bool = True,
 ) -> TaskSequences:
     return sequences.set_end_offsets(
         offsets, finish=finish, current=current or offsets, paused=paused
@@ -44,7 +52,12 @@ def published(sequences: TaskSequences) -> TaskSequences:
     return sequences.on(sequences.items[0].name, SequenceEvent.PUBLISHED).sequences
 
 
-def test_closing_opens_the_next_where_it_ends():
+def _name(sequence: ReadSequence | None) -> str:
+    assert sequence is not None
+    return sequence.name
+
+
+def test_closing_opens_the_next_where_it_ends() -> None:
     after = end(begun(), {0: 3, 1: 4})
     assert [(s.name, dict(s.start), s.end) for s in after.items] == [
         ("B_0", {0: 0, 1: 0}, {0: 3, 1: 4}),
@@ -52,7 +65,7 @@ def test_closing_opens_the_next_where_it_ends():
     ]
 
 
-def test_finishing_opens_nothing():
+def test_finishing_opens_nothing() -> None:
     after = end(begun(), {0: 3, 1: 4}, finish=True)
     assert after.final == {0: 3, 1: 4}
     assert len(after.items) == 1
@@ -61,7 +74,7 @@ def test_finishing_opens_nothing():
 
 
 @pytest.mark.parametrize("paused", [True, False])
-def test_asking_again_changes_nothing(paused):
+def test_asking_again_changes_nothing(paused: bool) -> None:
     once = end(begun(), {0: 3, 1: 4})
     assert end(once, {0: 3, 1: 4}, current={0: 9, 1: 9}, paused=paused) is once
     finished = end(once, {0: 9, 1: 9}, finish=True)
@@ -80,28 +93,33 @@ def test_asking_again_changes_nothing(paused):
         ({0: 3, 1: 4}, True, {0: 4, 1: 0}, True, "before the offsets already read"),
     ],
 )
-def test_what_does_not_fit_is_refused(offsets, finish, current, paused, says):
+def test_what_does_not_fit_is_refused(
+    offsets: Mapping[int, int], finish: bool, current: Mapping[int, int], paused: bool, says: str
+) -> None:
     with pytest.raises(InvalidRequest, match=says):
         end(begun(), offsets, finish=finish, current=current, paused=paused)
 
 
-def test_an_end_that_was_agreed_is_not_moved():
+def test_an_end_that_was_agreed_is_not_moved() -> None:
     finished = end(begun(), {0: 3, 1: 4}, finish=True)
     for finish in (True, False):
         with pytest.raises(InvalidRequest, match="agreed already"):
             end(finished, {0: 5, 1: 5}, finish=finish)
 
 
-def test_only_the_oldest_is_published():
+def test_only_the_oldest_is_published() -> None:
     two = end(end(begun(), {0: 3, 1: 4}), {0: 9, 1: 9}, finish=True)
     assert two.reached({0: 3, 1: 3}).to_publish is None
     read = two.reached({0: 9, 1: 9})
+    assert read.to_publish is not None
     assert read.to_publish.name == "B_0"
     assert publishing(read).to_publish is None
-    assert published(publishing(read)).to_publish.name == "B_1"
+    assert _name(published(publishing(read)).to_publish) == "B_1"
 
 
-def kept(start, end, number=0):
+def kept(
+    start: Mapping[str, int], end: Mapping[str, int] | None, number: int = 0
+) -> dict[str, Any]:
     return {"number": number, "name": f"B_{number}", "start": start, "end": end}
 
 
@@ -122,19 +140,19 @@ def kept(start, end, number=0):
         {"baseName": "B", "final": {"0": 4}, "sequences": [kept({"0": 0}, {"0": 3})]},
     ],
 )
-def test_a_damaged_list_of_sequences_is_told(raw):
+def test_a_damaged_list_of_sequences_is_told(raw: list[Any] | dict[str, Any] | None) -> None:
     with pytest.raises(CorruptData, match=r"sequences\.json"):
         TaskSequences.from_json(raw, source="sequences.json")
 
 
 @pytest.mark.parametrize("raw", [None, {"a": 1}, {"0": -1}, {"0": True}, {"0": "1"}, {"-1": 0}])
-def test_offsets_that_are_none_are_refused(raw):
+def test_offsets_that_are_none_are_refused(raw: dict[str, Any] | None) -> None:
     with pytest.raises(InvalidRequest, match="offsets must be"):
         offsets_from_json(raw)
 
 
 @given(st.data())
-def test_every_offset_is_read_once_in_order_and_in_one_sequence(data):
+def test_every_offset_is_read_once_in_order_and_in_one_sequence(data: st.DataObject) -> None:
     """Ends are agreed at any time, messages come at any time, limits cut anywhere."""
     sequences, current = begun(), {0: 0, 1: 0}
     latest = {0: 0, 1: 0}
@@ -165,12 +183,15 @@ def test_every_offset_is_read_once_in_order_and_in_one_sequence(data):
             current = dict(batch.end)
         elif kind in {"end", "ahead"} and sequences.final is None:
             ahead = data.draw(st.integers(0, 5)) if kind == "ahead" else 0
+            assert sequences.last is not None
             start = sequences.last.start
             wanted = {p: max(o + ahead, start[p]) for p, o in current.items()}
             finish = data.draw(st.booleans())
             sequences = end(sequences, wanted, finish=finish, current=current)
         elif kind == "publish" and (ready := sequences.to_publish) is not None:
-            whole = {p: ready.end[p] - ready.start[p] for p in latest}
+            ready_end = ready.end
+            assert ready_end is not None
+            whole = {p: ready_end[p] - ready.start[p] for p in latest}
             assert read.get(ready.name, {0: 0, 1: 0}) == whole
             sequences = published(publishing(sequences))
         sequences = sequences.reached(current)
@@ -178,28 +199,33 @@ def test_every_offset_is_read_once_in_order_and_in_one_sequence(data):
         assert stored.reached(current).items == sequences.items
 
 
-def test_a_backlog_is_cut_in_proportion():
+def test_a_backlog_is_cut_in_proportion() -> None:
     there = {0: AvailableRange("f", 0, 3000, 100), 1: AvailableRange("f", 0, 1000, 100)}
     batch = next_batch(begun(), {0: 0, 1: 0}, there, BatchLimits(400, 10**9))
+    assert batch is not None
     assert batch.end == {0: 300, 1: 100}
     batch = next_batch(begun(), {0: 0, 1: 0}, there, BatchLimits(10**9, 40_000))
+    assert batch is not None
     assert batch.end == {0: 300, 1: 100}
-    assert next_batch(begun(), {0: 0, 1: 0}, there, NO_LIMITS).end == {0: 3000, 1: 1000}
+    batch = next_batch(begun(), {0: 0, 1: 0}, there, NO_LIMITS)
+    assert batch is not None
+    assert batch.end == {0: 3000, 1: 1000}
 
 
-def test_a_message_larger_than_the_limit_is_read_alone():
+def test_a_message_larger_than_the_limit_is_read_alone() -> None:
     there = {0: AvailableRange("f", 0, 5, 10**6)}
     batch = next_batch(TaskSequences.begin("B", {0: 0}), {0: 0}, there, BatchLimits(100, 1000))
+    assert batch is not None
     assert batch.end == {0: 1}
 
 
 @st.composite
-def _ends(draw, at):
+def _ends(draw: st.DrawFn, at: Mapping[int, int]) -> dict[int, int]:
     return {p: o + draw(st.integers(0, 5)) for p, o in at.items()}
 
 
 @given(st.data())
-def test_whatever_happens_offsets_only_go_forward(data):
+def test_whatever_happens_offsets_only_go_forward(data: st.DataObject) -> None:
     """Persists, checkpoints, publishes and the finish in any order; the invariants after each."""
     sequences, current = begun(), {0: 0, 1: 0}
     stored = dict(current)
@@ -223,6 +249,7 @@ def test_whatever_happens_offsets_only_go_forward(data):
                 stored = dict(due.end)
                 sequences = published(publishing(sequences))
         elif sequences.final is None:
+            assert sequences.last is not None
             after = {p: max(current[p], o) for p, o in sequences.last.start.items()}
             finish = step == "finish"
             sequences = end(sequences, data.draw(_ends(after)), finish=finish, current=current)
@@ -230,6 +257,7 @@ def test_whatever_happens_offsets_only_go_forward(data):
         # Nothing is read beyond the end, nor published before it is persisted.
         assert all(current[p] <= o for p, o in (sequences.final or {}).items())
         first = sequences.items[0].start if sequences.items else sequences.final
+        assert first is not None
         assert dict(first) == stored
         assert all(current[p] >= stored[p] for p in stored)
     assert all(a[1] == b[0] for a, b in itertools.pairwise(committed))
@@ -252,7 +280,9 @@ OPEN = {0: 3, 1: 4}  # where the open sequence starts
         ({0: 5, 1: 3}, "behind"),
     ],
 )
-def test_the_table_of_answers_to_end_offsets(stage, offsets, kind, paused, finish):
+def test_the_table_of_answers_to_end_offsets(
+    stage: str, offsets: Mapping[int, int], kind: str, paused: bool, finish: bool
+) -> None:
     sequences = end(begun(), OPEN)
     if stage == "closed":
         sequences = end(sequences, {0: 9, 1: 9}, finish=True)
@@ -267,6 +297,7 @@ def test_the_table_of_answers_to_end_offsets(stage, offsets, kind, paused, finis
         after = end(sequences, offsets, finish=finish, current=OPEN, paused=paused)
         assert after.items[1].end == offsets
         assert after.final == (offsets if finish else None)
+        assert after.last is not None
         assert finish or (dict(after.last.start), after.last.end) == (offsets, None)
     else:
         with pytest.raises(InvalidRequest):
@@ -376,7 +407,7 @@ class Facts:
         return self
 
 
-def test_every_sequence_of_events_keeps_the_promises_and_reaches_every_cell():
+def test_every_sequence_of_events_keeps_the_promises_and_reaches_every_cell() -> None:
     """All facts that any number of events can make: there are few.
 
     A crash is not an event: it leaves what is stored, from which the next run begins.
@@ -401,7 +432,7 @@ def test_every_sequence_of_events_keeps_the_promises_and_reaches_every_cell():
     } <= reported, "a cell that can never happen"
 
 
-def test_a_cut_withdraws_what_comes_after_it_and_keeps_what_is_read():
+def test_a_cut_withdraws_what_comes_after_it_and_keeps_what_is_read() -> None:
     three = end(end(begun(), {0: 3, 1: 4}), {0: 9, 1: 9})
     assert three.cut({0: 5, 1: 4}).sequences.items == (
         replace(three.items[0], state=SequenceState.READ),
@@ -414,11 +445,14 @@ def test_a_cut_withdraws_what_comes_after_it_and_keeps_what_is_read():
 
 
 @pytest.mark.parametrize("state", list(SequenceState))
-def test_files_merged_too_late_are_deleted_and_others_replace_the_old_ones(state):
+def test_files_merged_too_late_are_deleted_and_others_replace_the_old_ones(
+    state: SequenceState,
+) -> None:
     outcome = SEQUENCE_MACHINE.outcome(state, SequenceEvent.MERGED)
     if state is SequenceState.WITHDRAWN:
         assert outcome is IMPOSSIBLE
         return
     late = state in {SequenceState.PUBLISHING, SequenceState.PUBLISHED}
+    assert isinstance(outcome, Transition)
     assert (SequenceEffect.DELETE_NEW_FILES in outcome.effects) == late
     assert (SequenceEffect.SAVE_COMMIT in outcome.effects) == (not late)

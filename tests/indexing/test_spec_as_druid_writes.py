@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
-from druid_writes_kit import (
-    compact,
-    compaction_config,
-    index_parallel,
-    kill,
-    plain_supervisor,
-    scaled_supervisor,
-)
 
 from penstock.indexing.specs import (
     SpecError,
@@ -29,13 +22,21 @@ from penstock.indexing.specs.compaction import (
     parse_compaction,
 )
 from penstock.indexing.specs.partitions import segment_rows_max
+from tests.indexing.druid_writes_kit import (
+    compact,
+    compaction_config,
+    index_parallel,
+    kill,
+    plain_supervisor,
+    scaled_supervisor,
+)
 
 Steps = tuple[str | int, ...]
 
 
-def changed(spec: dict[str, object], place: str, value: object) -> dict[str, object]:
+def changed(spec: dict[str, Any], place: str, value: object) -> dict[str, Any]:
     """Return the spec with one place set; a step may be the number of an item."""
-    whole: dict[str, object] = json.loads(json.dumps(spec))  # Nothing stands in two places.
+    whole: dict[str, Any] = json.loads(json.dumps(spec))  # Nothing stands in two places.
     at: object = whole
     *path, last = place.split(".")
     for step in path:
@@ -46,7 +47,7 @@ def changed(spec: dict[str, object], place: str, value: object) -> dict[str, obj
     return whole
 
 
-def mistakes(raw: dict[str, object]) -> dict[str, str]:
+def mistakes(raw: dict[str, Any]) -> dict[str, str]:
     kind = raw["type"]
     with pytest.raises(SpecError) as caught:
         (parse_supervisor_spec if kind == "kafka" else parse_batch_task)(json.dumps(raw))
@@ -85,7 +86,7 @@ def test_a_batch_task_is_taken_as_druid_writes_it() -> None:
 
 
 def test_metrics_are_taken_as_druid_writes_them() -> None:
-    def counted(**changes: object) -> dict[str, object]:
+    def counted(**changes: object) -> dict[str, Any]:
         plain = {"type": "default", "dimension": "tail", "outputName": "tail"}
         field = plain | {"outputType": "STRING"} | changes
         counts = {"type": "cardinality", "name": "tails", "fields": [field, "carrier"]}
@@ -129,7 +130,7 @@ DAY = "2015-09-12/2015-09-13"
 SEGMENT = "flights_2015-09-12T00:00:00.000Z_2015-09-13T00:00:00.000Z_v1_3"
 
 
-def older_compaction(**fields: object) -> dict[str, object]:
+def older_compaction(**fields: object) -> dict[str, Any]:
     return {"type": "compact", "dataSource": "flights", **fields}
 
 
@@ -165,7 +166,7 @@ def test_an_interval_stands_for_the_io_config_of_a_compaction() -> None:
         {"type": "index_parallel", "partitionsSpec": {"type": "dynamic", "maxRowsPerSegment": 7}},
     ],
 )
-def test_the_rows_of_a_segment_have_an_older_name(tuning: dict[str, object]) -> None:
+def test_the_rows_of_a_segment_have_an_older_name(tuning: dict[str, Any]) -> None:
     given = compaction_of(interval=DAY, tuningConfig=tuning)
     assert segment_rows_max(given.tuning_config.partitions) == 7
 
@@ -190,7 +191,7 @@ def test_segments_stand_for_the_io_config_of_a_compaction() -> None:
 
 
 @pytest.mark.parametrize("inside", [None, {}, {"rollup": True}, {"segmentGranularity": "day"}])
-def test_a_segment_granularity_may_stand_outside(inside: dict[str, object] | None) -> None:
+def test_a_segment_granularity_may_stand_outside(inside: dict[str, Any] | None) -> None:
     given = compaction_of(interval=DAY, segmentGranularity="DAY", granularitySpec=inside)
     assert str(given.segment_granularity) == "DAY"
     assert given.granularity_spec.rollup is (True if inside == {"rollup": True} else None)
@@ -234,7 +235,7 @@ def test_older_names_of_a_compaction() -> None:
         ),
     ],
 )
-def test_mistakes_in_older_compactions(fields: dict[str, object], place: str, hint: str) -> None:
+def test_mistakes_in_older_compactions(fields: dict[str, Any], place: str, hint: str) -> None:
     found = mistakes(older_compaction(**fields))
     assert list(found) == [place]
     assert hint in found[place]
@@ -301,7 +302,7 @@ def test_what_changes_nothing_is_told_where_it_is_mistyped(
         {"type": "single_dim", "partitionDimension": "carrier", "maxRowsPerSegment": 5_000_000},
     ],
 )
-def test_a_number_of_rows_stands_in_two_places(partitions: dict[str, object]) -> None:
+def test_a_number_of_rows_stands_in_two_places(partitions: dict[str, Any]) -> None:
     parse_batch_task(changed(index_parallel(), "spec.tuningConfig.partitionsSpec", partitions))
     wrong = changed(index_parallel(), "spec.tuningConfig.maxRowsPerSegment", 7)
     place = "spec.tuningConfig.maxRowsPerSegment"
@@ -383,9 +384,9 @@ def test_a_batch_task_is_told_what_differs(place: str, value: object, where: str
 
 def test_a_start_may_be_named_by_its_other_name_alone() -> None:
     whole = plain_supervisor()
-    io = dict(whole["spec"]["ioConfig"])  # type: ignore[index, call-overload]
+    io = dict(whole["spec"]["ioConfig"])
     del io["useEarliestOffset"]
-    spec = {**whole["spec"], "ioConfig": io}  # type: ignore[dict-item]
+    spec = {**whole["spec"], "ioConfig": io}
     assert parse_supervisor_spec({"type": "kafka", "spec": spec}).io.use_earliest_offset
 
 

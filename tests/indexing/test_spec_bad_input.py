@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -56,7 +57,7 @@ SCHEMA = {
         },
     },
 }
-BATCH = {
+BATCH: dict[str, Any] = {
     "type": "index_parallel",
     "id": "index_d",
     "spec": {
@@ -178,6 +179,20 @@ SQL = {
     "overwrite": ["2013/2014"],
     "partitionedBy": "month",
 }
+SPARK = {
+    "type": "index_spark",
+    "dataSchema": {
+        "dataSource": "d",
+        "timestampSpec": {"column": "__time"},
+        "dimensionsSpec": {"dimensions": ["a"]},
+        "granularitySpec": {"segmentGranularity": "month"},
+    },
+    "files": [{"name": "a.parquet", "rows": 2, "bytes": 700}],
+    "rows": 2,
+    "unparseable": 1,
+    "maxParseExceptions": 1,
+    "overwrite": ["2013/2014"],
+}
 EXTERN = {
     "type": "query_controller",
     "dataSource": "d",
@@ -202,17 +217,18 @@ RULES = {
 }
 
 
-def of_rules(value: dict[str, object]) -> object:
+def of_rules(value: dict[str, Any]) -> object:
     return parse_rules(value["rules"] if isinstance(value.get("rules"), list) else [])
 
 
-PARSERS: dict[str, tuple[dict[str, object], Callable[[dict[str, object]], object]]] = {
+PARSERS: dict[str, tuple[dict[str, Any], Callable[[dict[str, Any]], object]]] = {
     "batch": (BATCH, parse_batch_task),
     "stream": (STREAM, parse_supervisor_spec),
     "compact": (COMPACT, parse_batch_task),
     "kill": (KILL, parse_batch_task),
     "noop": ({"type": "noop", "runTime": 5}, parse_batch_task),
     "sql": (SQL, parse_batch_task),
+    "spark": (SPARK, parse_batch_task),
     "minor": (MINOR, parse_batch_task),
     "extern": (EXTERN, parse_batch_task),
     "compaction": (COMPACTION, parse_compaction),
@@ -259,13 +275,13 @@ PLACES = {name: list(places(spec)) for name, (spec, _) in PARSERS.items()}
 
 
 @pytest.mark.parametrize("kind", PARSERS)
-def test_the_specs_are_valid_before_they_are_changed(kind):
+def test_the_specs_are_valid_before_they_are_changed(kind: str) -> None:
     spec, parse = PARSERS[kind]
     parse(copy.deepcopy(spec))
 
 
 @given(st.data())
-def test_any_change_gives_a_spec_or_mistakes(data):
+def test_any_change_gives_a_spec_or_mistakes(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(list(PARSERS)))
     spec, parse = copy.deepcopy(PARSERS[kind][0]), PARSERS[kind][1]
     for _ in range(data.draw(st.integers(1, 3))):
@@ -273,7 +289,7 @@ def test_any_change_gives_a_spec_or_mistakes(data):
     answered(parse, spec)
 
 
-def change(spec: dict[str, object], place: tuple[str | int, ...], data: st.DataObject) -> None:
+def change(spec: dict[str, Any], place: tuple[str | int, ...], data: st.DataObject) -> None:
     """Delete, replace or misspell what is in a place, if the place is still there."""
     target: object = spec
     for step in place[:-1]:
@@ -294,7 +310,7 @@ def change(spec: dict[str, object], place: tuple[str | int, ...], data: st.DataO
                 target[data.draw(st.text(max_size=12))] = target.pop(last)
 
 
-def answered(parse: Callable[..., object], spec: dict[str, object] | bytes | str) -> None:
+def answered(parse: Callable[..., object], spec: dict[str, Any] | bytes | str) -> None:
     try:
         parse(spec)
     except SpecError as error:
@@ -315,8 +331,12 @@ def answered(parse: Callable[..., object], spec: dict[str, object] | bytes | str
 @example("1e999999")
 @example(b"[]")
 @example("[ ]")
-def test_any_text_is_answered(raw):
-    parsers = [parse_supervisor_spec, parse_batch_task, parse_rules]
+def test_any_text_is_answered(raw: bytes | str) -> None:
+    parsers: list[Callable[[bytes | str], object]] = [
+        parse_supervisor_spec,
+        parse_batch_task,
+        parse_rules,
+    ]
     if raw.split() in (["[]"], ["[", "]"], [b"[]"], [b"[", b"]"]):
         answered(parsers.pop(), raw)  # no rules are rules, too
     for parse in parsers:
@@ -350,24 +370,24 @@ HUGE = {
 
 
 @pytest.mark.parametrize("kind", HUGE)
-def test_what_is_huge_is_answered_in_short(kind):
+def test_what_is_huge_is_answered_in_short(kind: str) -> None:
     with pytest.raises(SpecError) as caught:
         parse_batch_task(copy.deepcopy(HUGE[kind]))
     assert len(caught.value.mistakes) <= 101
     assert len(str(caught.value)) < 100_000
 
 
-def test_of_many_mistakes_it_is_told_how_many_there_are():
+def test_of_many_mistakes_it_is_told_how_many_there_are() -> None:
     with pytest.raises(SpecError, match="and 49900 more"):
         parse_batch_task(copy.deepcopy(HUGE["mistakes"]))
 
 
-def test_a_text_that_is_too_long_is_not_read():
+def test_a_text_that_is_too_long_is_not_read() -> None:
     with pytest.raises(SpecError, match="read rows from files"):
         parse_batch_task(b" " * (SPEC_BYTES_MAX + 1))
 
 
-def test_yaml_is_taken_too():
+def test_yaml_is_taken_too() -> None:
     text = """
     type: kill          # a comment
     dataSource: d
@@ -379,21 +399,21 @@ def test_yaml_is_taken_too():
 
 
 @pytest.mark.parametrize("number", [str(1 << 64), str(-(1 << 63) - 1), "9" * 1_000_000, "1e999"])
-def test_a_number_of_more_than_64_bits_is_refused_with_its_place(number):
+def test_a_number_of_more_than_64_bits_is_refused_with_its_place(number: str) -> None:
     with pytest.raises(SpecError) as caught:
         read_object(f"a: 1\nb: {number}")
     assert str(caught.value).startswith("line 2, column 4: a number of more than 64 bits")
     assert read_object(f"b: '{number}'") == {"b": number}
 
 
-def in_filter(filter_: object) -> dict[str, object]:
+def in_filter(filter_: object) -> dict[str, Any]:
     return {
         "dataSource": "d",
         "transformSpec": {"filter": filter_},
     }
 
 
-def test_filters_are_nested_as_deep_as_a_plan_can_be_and_no_deeper():
+def test_filters_are_nested_as_deep_as_a_plan_can_be_and_no_deeper() -> None:
     def nested(levels: int) -> object:
         inner: object = {"type": "null", "column": "a"}
         for level in range(levels):
@@ -403,13 +423,13 @@ def test_filters_are_nested_as_deep_as_a_plan_can_be_and_no_deeper():
                 inner = {"type": "and", "fields": [inner, {"type": "true"}]}
         return inner
 
-    assert parse_compaction(json.dumps(in_filter(nested(FILTER_LEVELS_MAX))))
+    parse_compaction(json.dumps(in_filter(nested(FILTER_LEVELS_MAX))))
     with pytest.raises(SpecError, match="nests filters deeper than 24 levels") as caught:
         parse_compaction(json.dumps(in_filter(nested(FILTER_LEVELS_MAX + 2))))
     assert caught.value.place == "transformSpec.filter.field"
     many = {"type": "or", "fields": [{"type": "true"}] * 5_000}
     deep = {"type": "and", "fields": [many, {"type": "not", "field": many}]}
-    assert parse_compaction(json.dumps(in_filter(deep)))
+    parse_compaction(json.dumps(in_filter(deep)))
 
 
 @pytest.mark.parametrize(
@@ -417,7 +437,7 @@ def test_filters_are_nested_as_deep_as_a_plan_can_be_and_no_deeper():
     ["18446744073709551616", "-9223372036854775809", "1" * 30, "9" * 10_000],
     ids=["above", "below", "long", "very long"],
 )
-def test_json_refuses_a_number_of_more_than_64_bits_too(number):
+def test_json_refuses_a_number_of_more_than_64_bits_too(number: str) -> None:
     raw = f'{{"a": [{{"b": {number}}}], "c": {number}, "d": 18446744073709551615}}'
     with pytest.raises(SpecError) as caught:
         read_object(raw)
@@ -425,7 +445,7 @@ def test_json_refuses_a_number_of_more_than_64_bits_too(number):
     assert "more than 64 bits: put it in quotes" in str(caught.value)
 
 
-def test_numbers_of_64_bits_are_read_as_they_are():
+def test_numbers_of_64_bits_are_read_as_they_are() -> None:
     largest, least = (1 << 64) - 1, -(1 << 63)
     zeros = "0" * 5_000
     assert read_object(f"a: {largest}\nb: {least}\nc: -{zeros}7\nd: +1.5e3\ne: .5\nf: 1.") == {
@@ -449,7 +469,7 @@ def test_numbers_of_64_bits_are_read_as_they_are():
         ('type: noop\ncontext:\n  a: "\\ud800"', "line 3"),  # libyaml says it in other words
     ],
 )
-def test_what_yaml_could_hide_is_refused(text, hint):
+def test_what_yaml_could_hide_is_refused(text: str, hint: str) -> None:
     with pytest.raises(SpecError) as caught:
         parse_batch_task(text)
     assert hint in str(caught.value)

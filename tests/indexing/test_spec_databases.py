@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any, NoReturn, cast
 from urllib.parse import quote, urlencode
 
 import pytest
@@ -17,7 +18,7 @@ from penstock.indexing.secrets import MASK, masked
 from penstock.indexing.specs.batch.batch_task_specs import parse_batch_task
 from penstock.indexing.specs.batch.index_parallel import IndexParallelSpec
 from penstock.indexing.specs.errors import SpecError
-from penstock.indexing.specs.inputs import InputSource
+from penstock.indexing.specs.inputs import DruidInput, InputSource
 from penstock.indexing.specs.sources.databases import DatabaseInput, read_jdbc
 from penstock.storage.databases.database_address import DatabaseAddress
 
@@ -32,7 +33,12 @@ def source(**more: JsonValue) -> dict[str, JsonValue]:
     kind = more.pop("type", "postgresql")
     connector = {"connectURI": URL, "user": "ann", "password": "hush", **more}
     database: JsonValue = {"type": kind, "connectorConfig": connector}
-    return {"type": "sql", "database": database, "sqls": ["SELECT 1"], **own}
+    return {
+        "type": "sql",
+        "database": database,
+        "sqls": ["SELECT 1"],
+        **cast("dict[str, Any]", own),
+    }
 
 
 def task(given_: JsonValue, format_: JsonValue = None) -> dict[str, JsonValue]:
@@ -52,6 +58,10 @@ def parsed(given_: JsonValue, format_: JsonValue = None) -> IndexParallelSpec:
     return found
 
 
+def _fail(_given: DruidInput) -> NoReturn:
+    pytest.fail("it is read from a database")
+
+
 def test_a_database_is_an_input_without_a_format() -> None:
     spec = parsed(source(sqls=["SELECT 1", "SELECT 2;"], foldCase=True))
     found = spec.io.input_source
@@ -60,7 +70,7 @@ def test_a_database_is_an_input_without_a_format() -> None:
     address = found.database.connector_config.address
     assert (address.host, address.port, address.name) == ("db.example", 5433, "shop")
     assert parse_batch_task(spec.to_json()) == spec
-    job = index_job(spec, pytest.fail)
+    job = index_job(spec, _fail)
     assert job.input == ExternalInput(found, None)
 
 

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.sql_text import check_expression
+from penstock.core.sql.checked_expression import check_expression
 from penstock.indexing.specs.druid_expressions import (
     Binary,
     Expression,
@@ -43,13 +43,14 @@ TREES: st.SearchStrategy[Expression] = st.recursive(
 
 
 @given(TREES)
-def test_a_tree_survives_its_text(tree):
+def test_a_tree_survives_its_text(tree: Expression) -> None:
     assert repr(parse(as_text(tree))) == repr(tree)
 
 
 @given(TREES)
 @example(Name("\\"))
-def test_what_is_translated_can_be_judged_by_the_check_of_expressions(tree):
+@example(Unary("-", Literal(-1)))
+def test_what_is_translated_can_be_judged_by_the_check_of_expressions(tree: Expression) -> None:
     try:
         sql = translate(tree)
     except InvalidRequest:
@@ -58,7 +59,7 @@ def test_what_is_translated_can_be_judged_by_the_check_of_expressions(tree):
 
 
 @given(st.one_of(st.text(max_size=60), st.text("()'\"\\+-*/^!<>=&|%,.[]ae10 \n", max_size=60)))
-def test_any_text_is_read_or_refused(text):
+def test_any_text_is_read_or_refused(text: str) -> None:
     for read in (parse, as_spark_sql):
         try:
             read(text)
@@ -80,7 +81,7 @@ def test_any_text_is_read_or_refused(text):
         ("CONCAT(a, null)", "concat(a, null)"),
     ],
 )
-def test_operators_bind_as_in_druid(text, tree):
+def test_operators_bind_as_in_druid(text: str, tree: str) -> None:
     assert as_text(parse(text)) == tree
 
 
@@ -136,7 +137,7 @@ def test_operators_bind_as_in_druid(text, tree):
         ),
     ],
 )
-def test_what_spark_is_given(text, sql):
+def test_what_spark_is_given(text: str, sql: str | None) -> None:
     assert is_druids(text)
     if sql is None:
         with pytest.raises(InvalidRequest):
@@ -156,17 +157,17 @@ def test_what_spark_is_given(text, sql):
         ("!isnull(a) || like(b, 'x%')", """((NOT ("a" IS NULL)) OR ("b" LIKE 'x%'))"""),
     ],
 )
-def test_conditions_are_joined_and_no_texts(text, sql):
+def test_conditions_are_joined_and_no_texts(text: str, sql: str) -> None:
     assert as_spark_sql(text, condition=True) == sql
 
 
 @pytest.mark.parametrize("text", ["a || b == 'xy'", "s != 'a' || 'b'", "a || (b == 1)"])
-def test_what_could_be_either_is_told(text):
+def test_what_could_be_either_is_told(text: str) -> None:
     with pytest.raises(InvalidRequest, match="but must be a condition: compare it"):
         as_spark_sql(text, condition=True)
 
 
-def test_what_is_true_is_one_where_a_value_is_needed():
+def test_what_is_true_is_one_where_a_value_is_needed() -> None:
     assert as_spark_sql("notnull(x)") == 'CAST(("x" IS NOT NULL) AS BIGINT)'
     assert as_spark_sql("notnull(x)", condition=True) == '("x" IS NOT NULL)'
 
@@ -193,7 +194,7 @@ def test_what_is_true_is_one_where_a_value_is_needed():
         "a || '=='",
     ],
 )
-def test_what_spark_has_too_is_spark_sql_as_it_is(text):
+def test_what_spark_has_too_is_spark_sql_as_it_is(text: str) -> None:
     assert not is_druids(text)
     assert as_spark_sql(text) == text
 
@@ -226,11 +227,11 @@ def test_what_spark_has_too_is_spark_sql_as_it_is(text):
         (r'strlen("\ude00\ud83d")', "half of a surrogate pair"),
     ],
 )
-def test_what_has_no_exact_translation_is_refused_with_the_mend(text, hint):
+def test_what_has_no_exact_translation_is_refused_with_the_mend(text: str, hint: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         as_spark_sql(text)
     assert hint in str(caught.value)
 
 
-def test_a_character_may_be_two_escapes():
+def test_a_character_may_be_two_escapes() -> None:
     assert as_spark_sql(r"strlen('\ud83d\ude00')") == as_spark_sql("strlen('\U0001f600')")

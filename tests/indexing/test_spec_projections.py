@@ -7,28 +7,33 @@ at once, as nothing else would ever show it.
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from batch_kit import BatchWorld, day, index, lines
-from indexing_kit import spec_json
+from pydantic import JsonValue
 
 from penstock.indexing.ports import TaskState
 from penstock.indexing.specs import SpecError, parse_supervisor_spec
 from penstock.indexing.specs.batch.batch_task_specs import parse_batch_task
+from penstock.indexing.specs.batch.compact import CompactSpec
 from penstock.indexing.specs.compaction import parse_compaction
 from penstock.indexing.specs.druid_expressions import parse
 from penstock.indexing.specs.errors import did_you_mean
 from penstock.indexing.supervisor.spec_updates import UpdateAction, update_action
 from penstock.indexing.task_spec import base_sequence_name
+from tests.indexing.batch_kit import BatchWorld, day, index, lines
+from tests.indexing.indexing_kit import spec_json
 
 
-def aggregator(name, field, kind="longSum"):
+def aggregator(name: str, field: str, kind: str = "longSum") -> dict[str, JsonValue]:
     """Return an aggregator of a field."""
     return {"type": kind, "name": name, "fieldName": field}
 
 
-HOURLY = {
+HOURLY: Any = {
     "type": "aggregate",
     "name": "hourly",
     "virtualColumns": [
@@ -46,32 +51,33 @@ HOURLY = {
     "aggregators": [aggregator("n_sum", "n")],
     "ordering": [{"columnName": "__gran", "order": "ascending"}],
 }
-METRICS = [
+METRICS: Any = [
     {"type": "count", "name": "count"},
     aggregator("delays", "delay"),
     aggregator("planes", "plane", "HLLSketchBuild"),
 ]
-TWICE = [METRICS[0], METRICS[0]]
+TWICE: Any = [METRICS[0], METRICS[0]]
 
 
-def stream(*projections, **schema):
-    raw = copy.deepcopy(spec_json())
+def stream(*projections: dict[str, Any], **schema: Any) -> dict[str, Any]:
+    raw: Any = copy.deepcopy(spec_json())
     raw["spec"]["dataSchema"].update({"projections": list(projections), **schema})
-    return raw
+    spec: dict[str, Any] = raw
+    return spec
 
 
-def mistakes(*projections, **schema):
+def mistakes(*projections: dict[str, Any], **schema: Any) -> dict[str, JsonValue]:
     with pytest.raises(SpecError) as caught:
         parse_supervisor_spec(stream(*projections, **schema))
     start = "spec.dataSchema.projections"
     return {m.place.removeprefix(start): m.message for m in caught.value.mistakes}
 
 
-def changed(**more):
+def changed(**more: Any) -> dict[str, Any]:
     return {**HOURLY, **more}
 
 
-def virtual(expressions):
+def virtual(expressions: Mapping[str, str]) -> dict[str, Any]:
     """Return a projection with columns that are computed so."""
     columns = [
         {"type": "expression", "name": name, "expression": text}
@@ -80,9 +86,10 @@ def virtual(expressions):
     return changed(virtualColumns=columns, groupingColumns=["carrier"])
 
 
-def test_what_is_sent_is_given_back():
+def test_what_is_sent_is_given_back() -> None:
     spec = parse_supervisor_spec(stream(HOURLY))
-    (given,) = spec.to_json()["spec"]["dataSchema"]["projections"]
+    shown: Any = spec.to_json()["spec"]
+    (given,) = shown["dataSchema"]["projections"]
     assert given["virtualColumns"] == HOURLY["virtualColumns"]
     assert [c["name"] for c in given["groupingColumns"]] == ["__gran", "carrier"]
     assert [c["type"] for c in given["groupingColumns"]] == ["long", "string"]
@@ -90,9 +97,11 @@ def test_what_is_sent_is_given_back():
     assert told == HOURLY["aggregators"][0]
     assert parse_supervisor_spec(spec.to_json()) == spec
     # One without any is written as it always was.
+    written_spec: Any
     for nothing in (stream(), stream(projections=None), spec_json()):
         written = parse_supervisor_spec(nothing).to_json()
-        assert "projections" not in written["spec"]["dataSchema"]
+        written_spec = written["spec"]
+        assert "projections" not in written_spec["dataSchema"]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +123,7 @@ def test_what_is_sent_is_given_back():
         ),
     ],
 )
-def test_what_druid_takes_is_taken(projection):
+def test_what_druid_takes_is_taken(projection: dict[str, Any]) -> None:
     spec = parse_supervisor_spec(stream(projection))
     assert parse_supervisor_spec(spec.to_json()) == spec
 
@@ -199,12 +208,14 @@ def test_what_druid_takes_is_taken(projection):
         ),
     ],
 )
-def test_a_mistake_is_told_with_its_place(projection, place, message):
-    found = mistakes(projection)
+def test_a_mistake_is_told_with_its_place(
+    projection: dict[str, Any], place: str, message: str
+) -> None:
+    found: Any = mistakes(projection)
     assert message in found[f"[0]{place}"]
 
 
-def test_they_are_looked_at_though_the_schema_is_wrong_elsewhere():
+def test_they_are_looked_at_though_the_schema_is_wrong_elsewhere() -> None:
     with pytest.raises(SpecError) as caught:
         parse_supervisor_spec(stream(changed(groupingColumns=["carier"]), metricsSpec=TWICE))
     schema = "spec.dataSchema"
@@ -214,13 +225,13 @@ def test_they_are_looked_at_though_the_schema_is_wrong_elsewhere():
     ]
 
 
-def test_names_are_there_once():
-    found = mistakes(HOURLY, changed(name="other"), HOURLY)
+def test_names_are_there_once() -> None:
+    found: Any = mistakes(HOURLY, changed(name="other"), HOURLY)
     assert found == {"[2].name": "duplicate name 'hourly': projections[0] has it already"}
 
 
-def test_metrics_are_summed_up_by_what_combines_them():
-    combining = [
+def test_metrics_are_summed_up_by_what_combines_them() -> None:
+    combining: Any = [
         aggregator("count", "count"),
         aggregator("delays", "delays"),
         aggregator("planes", "planes", "HLLSketchMerge"),
@@ -229,7 +240,7 @@ def test_metrics_are_summed_up_by_what_combines_them():
     rolled = {"metricsSpec": METRICS, "granularitySpec": {"rollup": True}}
     parse_supervisor_spec(stream(changed(aggregators=combining), **rolled))
     parse_supervisor_spec(stream(changed(aggregators=METRICS[:1]), **rolled))
-    wrong = [
+    wrong: Any = [
         aggregator("count", "count", "longMax"),
         aggregator("delays", "n"),
         aggregator("more", "delays"),
@@ -244,15 +255,17 @@ def test_metrics_are_summed_up_by_what_combines_them():
     }
 
 
-def test_only_columns_on_a_circle_and_what_reads_them_are_computed_from_themselves():
+def test_only_columns_on_a_circle_and_what_reads_them_are_computed_from_themselves() -> None:
     chain = {f"c{i}": f"c{i + 1}" for i in range(20)} | {"c20": "n"}
     parse_supervisor_spec(stream(virtual(chain)))
     circle = {"a": "b + n", "b": "c20 + a", "reads": "a", "self": "self"}
     told = mistakes(virtual(chain | circle))
-    assert [text.split()[0] for text in told.values()] == ["'a'", "'b'", "'reads'", "'self'"]
+    assert [str(text).split()[0] for text in told.values()] == ["'a'", "'b'", "'reads'", "'self'"]
 
 
-def test_of_many_columns_each_is_parsed_a_few_times_and_few_names_are_guessed(monkeypatch):
+def test_of_many_columns_each_is_parsed_a_few_times_and_few_names_are_guessed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A spec may have 10,000: the square of that kept an overlord busy for an hour."""
     guessed, parsed = Mock(wraps=did_you_mean), Mock(wraps=parse)
     monkeypatch.setattr("penstock.indexing.specs.rows.projections.did_you_mean", guessed)
@@ -262,36 +275,37 @@ def test_of_many_columns_each_is_parsed_a_few_times_and_few_names_are_guessed(mo
     assert parsed.call_count < 5 * 90
     assert guessed.call_count == 20
     guessed.reset_mock()
-    many = {"dimensions": ["carrier", {"type": "long", "name": "n"}, *map(str, range(1_000))]}
+    many: Any = {"dimensions": ["carrier", {"type": "long", "name": "n"}, *map(str, range(1_000))]}
     told = mistakes(virtual({"v": "carier"}), dimensionsSpec=many)
     assert list(told.values()) == ["unknown column 'carier'"]
     assert not guessed.called
 
 
-def test_columns_that_are_found_in_the_data_may_be_any():
-    found = {"includeAllDimensions": True, "dimensions": [{"type": "long", "name": "n"}]}
+def test_columns_that_are_found_in_the_data_may_be_any() -> None:
+    found: Any = {"includeAllDimensions": True, "dimensions": [{"type": "long", "name": "n"}]}
     parse_supervisor_spec(stream(changed(groupingColumns=["whatever"]), dimensionsSpec=found))
     # What is known must be as it is.
     told = mistakes(changed(groupingColumns=["n"]), dimensionsSpec=found)
     assert told.keys() == {"[0].groupingColumns[0].type"}
 
 
-def test_other_projections_make_no_other_tasks():
+def test_other_projections_make_no_other_tasks() -> None:
     plain, some = parse_supervisor_spec(spec_json()), parse_supervisor_spec(stream(HOURLY))
     assert base_sequence_name(plain, {0: 0}) == base_sequence_name(some, {0: 0})
     assert update_action(plain, some) is UpdateAction.RESTART_SUPERVISOR
 
 
-def test_compaction_takes_them_and_passes_them_on():
+def test_compaction_takes_them_and_passes_them_on() -> None:
     config = parse_compaction({"dataSource": "d", "projections": [HOURLY]})
     assert parse_compaction(config.to_json()) == config
-    raw = {
+    raw: Any = {
         "type": "compact",
         "dataSource": "d",
         "ioConfig": {"inputSpec": {"type": "interval", "interval": "2013-01-05/2013-01-06"}},
         "projections": [HOURLY],
     }
     task = parse_batch_task(raw)
+    assert isinstance(task, CompactSpec)
     assert task.projections == config.projections
     assert parse_batch_task(task.to_json()) == task
     with pytest.raises(SpecError, match=r"projections\[1\].name: duplicate name 'hourly'"):
@@ -308,7 +322,7 @@ BY_A = {
 }
 
 
-def test_a_task_writes_what_it_would_write_without(tmp_path):
+def test_a_task_writes_what_it_would_write_without(tmp_path: Path) -> None:
     rows = [(1, "x", 1), (1, "x", 2), (2, "y", 3)]
     compact = {
         "type": "compact",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import orjson
-from indexing_kit import spec_json
 
 from penstock.indexing.specs import SupervisorSpec, parse_supervisor_spec
 from penstock.indexing.specs.input_formats import TsvFormat
@@ -14,6 +13,7 @@ from penstock.indexing.task_spec import (
     make_task,
     parse_task_spec,
 )
+from tests.indexing.indexing_kit import spec_json
 
 
 def spec_of(input_format: object) -> SupervisorSpec:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Mapping
+from concurrent.futures._base import Future
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
-from indexing_kit import OneTask, event
 
 from penstock.indexing.ports import TaskState
+from penstock.indexing.task.streaming_task import StreamingTask
 from penstock.storage.disk import OsFileSystem
+from tests.indexing.indexing_kit import OneTask, event
 
 
 class CutError(Exception):
@@ -30,17 +36,17 @@ class CuttingFs(OsFileSystem):
             self.is_cut = True
             raise CutError(what)
 
-    def write_atomically(self, path, data):
+    def write_atomically(self, path: str, data: bytes) -> None:
         name = path.rpartition("/")[2]
         self._step(f"before {name}")
         super().write_atomically(path, data)
         self._step(f"after {name}")
 
-    def fsync_file(self, path):
+    def fsync_file(self, path: str) -> None:
         self._step("before fsync")
         super().fsync_file(path)
 
-    def unlink(self, path):
+    def unlink(self, path: str) -> None:
         self._step("before unlink")
         super().unlink(path)
 
@@ -48,7 +54,7 @@ class CuttingFs(OsFileSystem):
 class Cut(OneTask):
     """A task that is cut once and started again, in a world whose own writes are not counted."""
 
-    def __init__(self, folder, cut_at: int) -> None:
+    def __init__(self, folder: Path, cut_at: int) -> None:
         self.disk = CuttingFs()
         super().__init__(folder)
         self.fs = self.disk
@@ -60,7 +66,7 @@ class Cut(OneTask):
         self.stored: list[dict[int, int]] = []
         self.reached = {0: 0, 1: 0}
 
-    def step(self, choose=None):
+    def step(self, choose: random.Random | None = None) -> bool:
         moved = False
         with suppress(CutError):
             moved = super().step(choose)
@@ -70,17 +76,18 @@ class Cut(OneTask):
             self.kill()
             self.start()
             moved = True
-        now = dict(self.metadata.offsets("flights"))
+        now = dict(self.metadata.offsets("flights") or {})
         if not self.stored or self.stored[-1] != now:
             self.stored.append(now)
         commit, sequences = self.task._context.state.commit, self.task._context.state.sequences
         first = sequences.items[0].start if sequences.items else sequences.final
         planned = self.task._reader.planned
+        assert first is not None
         assert all(planned[p] >= commit.current[p] >= first[p] for p in first)
         assert all(planned[p] <= o for p, o in (sequences.final or {}).items())
         return moved
 
-    def agree(self, end, *, finish):
+    def agree(self, end: Mapping[int, int], *, finish: bool) -> None:
         """Tell an end as a supervisor does: again, until it is heard."""
         for _ in range(3):
             if self._heard(self.task, self.task.pause()) or self._is_final():
@@ -89,12 +96,12 @@ class Cut(OneTask):
                     return
         raise AssertionError("it was not heard")
 
-    def _heard(self, task, future):
+    def _heard(self, task: StreamingTask, future: Future[Any]) -> bool:
         """Whether a call was answered well; not if the process was cut meanwhile."""
         self.run(lambda: future.done() or self.task is not task)
         return self.task is task and future.exception() is None
 
-    def _is_final(self):
+    def _is_final(self) -> bool:
         return self.task._context.state.sequences.final is not None
 
 
@@ -109,14 +116,14 @@ def story(world: Cut) -> None:
     world.run(lambda: world.task.result.state.complete)
 
 
-def durable_steps(folder) -> list[str]:
+def durable_steps(folder: Path) -> list[str]:
     world = Cut(folder, -1)
     story(world)
     world.metadata.close()
     return world.disk.steps
 
 
-def test_the_writes_that_are_cut_are_those_that_matter(tmp_path):
+def test_the_writes_that_are_cut_are_those_that_matter(tmp_path: Path) -> None:
     names = set(durable_steps(tmp_path))
     for name in ("commit.json", "sequences.json"):
         assert {f"before {name}", f"after {name}"} <= names
@@ -124,7 +131,9 @@ def test_the_writes_that_are_cut_are_those_that_matter(tmp_path):
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_cut_at_any_durable_write_every_row_is_published_once(tmp_path_factory, part):
+def test_cut_at_any_durable_write_every_row_is_published_once(
+    tmp_path_factory: pytest.TempPathFactory, part: int
+) -> None:
     count = len(durable_steps(tmp_path_factory.mktemp("whole")))
     for cut_at in range(1 + part, count + 1, 4):
         world = Cut(tmp_path_factory.mktemp("cut"), cut_at)

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
-from indexing_kit import OneTask, event
 
 from penstock.indexing.ports import TaskState
 from penstock.indexing.specs import TuningConfig
 from penstock.indexing.task.meters import MovingAverages
+from tests.indexing.indexing_kit import OneTask, event
 
 
-def world(tmp_path, **tuning):
+def world(tmp_path: Path, **tuning: Any) -> OneTask:
     return OneTask(tmp_path, tuning_config=TuningConfig(**tuning))
+
+
+def _has_persisted(task: OneTask, offset: int) -> bool:
+    return task.report().persisted[0] == offset
 
 
 @pytest.mark.parametrize(
@@ -27,7 +35,9 @@ def world(tmp_path, **tuning):
         ({"report_parse_exceptions": True}, 0, False),
     ],
 )
-def test_a_task_bears_as_many_as_its_spec_says(tmp_path, tuning, bad, fails):
+def test_a_task_bears_as_many_as_its_spec_says(
+    tmp_path: Path, tuning: Mapping[str, int], bad: int, fails: bool
+) -> None:
     task = world(tmp_path, **tuning)
     messages = [event(0), *(f"broken {n}".encode() for n in range(bad)), event(1)]
     task.broker.add("flights", 0, messages)
@@ -43,7 +53,7 @@ def test_a_task_bears_as_many_as_its_spec_says(tmp_path, tuning, bad, fails):
     task.metadata.close()
 
 
-def test_how_many_were_borne_outlives_the_process_and_the_publish(tmp_path):
+def test_how_many_were_borne_outlives_the_process_and_the_publish(tmp_path: Path) -> None:
     task = world(tmp_path, max_parse_exceptions=2)
     task.broker.add("flights", 0, [event(0), b"broken 1", b"broken 2"])
     task.run(lambda: task.report().persisted[0] == 3)
@@ -60,7 +70,7 @@ def test_how_many_were_borne_outlives_the_process_and_the_publish(tmp_path):
     task.metadata.close()
 
 
-def test_the_newest_are_shown_with_place_reason_and_text(tmp_path):
+def test_the_newest_are_shown_with_place_reason_and_text(tmp_path: Path) -> None:
     task = world(tmp_path, max_saved_parse_exceptions=2)
     task.broker.add("flights", 1, [event(0), b"first", b"second"])
     task.run(lambda: task.report().persisted[1] == 3)
@@ -75,7 +85,7 @@ def test_the_newest_are_shown_with_place_reason_and_text(tmp_path):
     task.metadata.close()
 
 
-def test_none_are_kept_unless_asked_for(tmp_path):
+def test_none_are_kept_unless_asked_for(tmp_path: Path) -> None:
     task = world(tmp_path)
     task.broker.add("flights", 0, [b"broken"])
     task.run(lambda: task.report().persisted[0] == 1)
@@ -83,12 +93,14 @@ def test_none_are_kept_unless_asked_for(tmp_path):
     task.metadata.close()
 
 
-def test_the_log_tells_them_if_the_spec_says_so(tmp_path, caplog):
+def test_the_log_tells_them_if_the_spec_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for tells in (False, True):
         (folder := tmp_path / str(tells)).mkdir()
         task = world(folder, log_parse_exceptions=tells)
         task.broker.add("flights", 0, [event(0), b"broken\nline", *[b"broken"] * 120])
-        task.run(lambda task=task: task.report().persisted[0] == 122)
+        task.run(partial(_has_persisted, task, 122))
         assert task.ask(task.task.report()).unparseable == ()
         task.metadata.close()
         told = [one.getMessage() for one in caplog.records if "be parsed" in one.getMessage()]
@@ -98,7 +110,7 @@ def test_the_log_tells_them_if_the_spec_says_so(tmp_path, caplog):
     assert (len(told), told[-1]) == (101, "cannot be parsed: 21 more like these")
 
 
-def test_averages_forget_what_is_long_ago():
+def test_averages_forget_what_is_long_ago() -> None:
     meters = MovingAverages(0.0)
     for second in range(1, 3601):
         meters.add({"processed": 100}, float(second))

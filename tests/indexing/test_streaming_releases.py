@@ -2,56 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
 import pytest
-from indexing_kit import DAY_MS, START_MS, OneTask, event, make_spec
 
 from penstock.core.errors import Unavailable
-from penstock.core.intervals import Granularity
+from penstock.core.intervals import Granularity, Interval
 from penstock.indexing.overlord.lock_requests import lock_task
-from penstock.indexing.ports import TaskState
+from penstock.indexing.ports import TaskAction, TaskState
 from penstock.indexing.task_spec import base_sequence_name
+from tests.indexing.indexing_kit import DAY_MS, START_MS, OneTask, event, make_spec
+
+Answer = TypeVar("Answer")
 
 
-def days(*numbers):
+def days(*numbers: int) -> list[Interval]:
     day = Granularity.parse("DAY")
     return [day.bucket(START_MS + number * DAY_MS) for number in numbers]
 
 
-def a_task(folder, **tuning):
+def a_task(folder: Path, **tuning: object) -> OneTask:
     tuned = make_spec({"releaseLocksOnHandoff": True, **tuning}).tuning
     return OneTask(folder, tuning_config=tuned)
 
 
 @pytest.fixture
-def world(tmp_path):
+def world(tmp_path: Path) -> Iterator[OneTask]:
     made = a_task(tmp_path)
     yield made
     made.metadata.close()
 
 
-def feed(world, *numbers, day):
+def feed(world: OneTask, *numbers: int, day: int) -> None:
     for n in numbers:
         world.broker.add("flights", n % 2, [event(n, day=day)])
 
 
-def locked(world):
+def locked(world: OneTask) -> list[Interval]:
     held = world.lockboxes.locks_of(lock_task(world.spec)).result()
     return sorted(one.lock.interval for one in held)
 
 
-def checkpoint(world):
+def checkpoint(world: OneTask) -> None:
     """Close the open sequence where reading stands; the task goes on behind it."""
     offsets = world.ask(world.task.pause())
     world.ask(world.task.set_end_offsets(offsets, finish=False))
 
 
-def finish(world):
+def finish(world: OneTask) -> None:
     offsets = world.ask(world.task.pause())
     world.ask(world.task.set_end_offsets(offsets, finish=True))
     world.run(lambda: world.task.result.state is TaskState.SUCCESS)
 
 
-def test_locks_of_published_rows_go(world):
+def test_locks_of_published_rows_go(world: OneTask) -> None:
     feed(world, 0, 1, day=0)
     world.run(lambda: len(world.announced()) == 2)
     checkpoint(world)
@@ -62,7 +68,7 @@ def test_locks_of_published_rows_go(world):
     assert world.published() == [0, 1, 2, 3]
 
 
-def test_locks_stay_without_it(tmp_path):
+def test_locks_stay_without_it(tmp_path: Path) -> None:
     world = OneTask(tmp_path)
     feed(world, 0, 1, day=0)
     world.run(lambda: len(world.announced()) == 2)
@@ -74,7 +80,7 @@ def test_locks_stay_without_it(tmp_path):
     world.metadata.close()
 
 
-def test_a_lock_that_waiting_rows_need_stays(world):
+def test_a_lock_that_waiting_rows_need_stays(world: OneTask) -> None:
     feed(world, 0, 1, day=0)
     feed(world, 2, 3, day=1)
     world.run(lambda: len(world.announced()) == 4)
@@ -83,19 +89,19 @@ def test_a_lock_that_waiting_rows_need_stays(world):
     feed(world, 4, 5, day=1)
     publish = world.actions.perform
 
-    def later(action):
+    def later(action: TaskAction[Answer]) -> Answer:
         is_first = type(action).__name__ == "PublishSegments" and not world.published()
         if is_first and len(world.announced()) < 6:
             raise Unavailable("later")
         return publish(action)
 
-    world.actions.perform = later
+    world.actions.perform = later  # type: ignore[method-assign]
     world.run(lambda: world.published() == [0, 1, 2, 3] and locked(world) == days(1))
     finish(world)
     assert world.published() == [0, 1, 2, 3, 4, 5]
 
 
-def test_killed_between_publish_and_release_it_releases_at_the_start(world):
+def test_killed_between_publish_and_release_it_releases_at_the_start(world: OneTask) -> None:
     feed(world, 0, 1, day=0)
     world.run(lambda: len(world.announced()) == 2)
     checkpoint(world)
@@ -111,7 +117,7 @@ def test_killed_between_publish_and_release_it_releases_at_the_start(world):
 
 
 @pytest.mark.parametrize("step", range(12))
-def test_killed_at_any_action_every_row_is_there_once(tmp_path, step):
+def test_killed_at_any_action_every_row_is_there_once(tmp_path: Path, step: int) -> None:
     world = a_task(tmp_path)
     feed(world, 0, 1, day=0)
     feed(world, 2, 3, day=1)
@@ -129,24 +135,24 @@ def test_killed_at_any_action_every_row_is_there_once(tmp_path, step):
     world.metadata.close()
 
 
-def test_an_overlord_that_is_away_only_delays_it(world):
+def test_an_overlord_that_is_away_only_delays_it(world: OneTask) -> None:
     feed(world, 0, 1, day=0)
     world.run(lambda: len(world.announced()) == 2)
     checkpoint(world)
     perform, left = world.actions.perform, [3]
 
-    def away(action):
+    def away(action: TaskAction[Answer]) -> Answer:
         if type(action).__name__ == "LockRelease" and left[0]:
             left[0] -= 1
             raise Unavailable("away")
         return perform(action)
 
-    world.actions.perform = away
+    world.actions.perform = away  # type: ignore[method-assign]
     world.run(lambda: world.published() == [0, 1] and not locked(world))
     assert left == [0]
 
 
-def test_it_is_not_written_unless_it_is_set():
+def test_it_is_not_written_unless_it_is_set() -> None:
     tuning = {"maxTotalRows": 1_000}
     usual, off = make_spec(tuning), make_spec({**tuning, "releaseLocksOnHandoff": False})
     assert "releaseLocksOnHandoff" not in usual.tuning.model_dump(mode="json", by_alias=True)

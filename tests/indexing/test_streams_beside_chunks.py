@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 import orjson
 import pytest
-from action_kit import batch, rows
-from engine_kit import read_rows, write_chunk
-from indexing_kit import START_MS, OneTask, make_task, spec_json
 
 from penstock.core.errors import Conflict
 from penstock.core.instants import END_OF_TIME_MS, START_OF_TIME_MS, parse_time
@@ -17,9 +17,16 @@ from penstock.indexing.actions import LockList, LockTryAcquire, PublishSegments,
 from penstock.indexing.batch.input_segments import visible_segments
 from penstock.indexing.engine import RowCounts
 from penstock.indexing.overlord.lock_requests import lock_task
-from penstock.indexing.ports import TaskState
+from penstock.indexing.ports import TaskAction, TaskState
 from penstock.indexing.specs import parse_supervisor_spec
+from penstock.indexing.specs.data_schema import DataSchema
+from penstock.indexing.task_spec import TaskSpec
 from penstock.segments.segment import Segment, SegmentId, ShardSpec
+from tests.harness.engine_kit import read_rows, write_chunk
+from tests.indexing.action_kit import batch, rows
+from tests.indexing.indexing_kit import START_MS, OneTask, make_task, spec_json
+
+Answer = TypeVar("Answer")
 
 HOUR_MS = 3_600_000
 DAY = Granularity.parse("DAY").bucket(START_MS)
@@ -31,7 +38,7 @@ def hour(number: int) -> Interval:
     return Interval(START_MS + number * HOUR_MS, START_MS + (number + 1) * HOUR_MS)
 
 
-def schema_of(granularity: str):
+def schema_of(granularity: str) -> DataSchema:
     text = orjson.dumps(spec_json()).replace(b'"DAY"', f'"{granularity}"'.encode())
     return parse_supervisor_spec(text).data_schema
 
@@ -39,17 +46,17 @@ def schema_of(granularity: str):
 class StreamsWorld(OneTask):
     """One stream after another, each of its own granularity, and batch tasks between them."""
 
-    def __init__(self, folder, context) -> None:
+    def __init__(self, folder: Path, context: Mapping[str, bool]) -> None:
         self.context = context
-        self.others = {}
+        self.others: dict[str, TaskSpec] = {}
         self.sent = 0
         self.names = 0
         super().__init__(folder, context=context)
 
-    def active_task(self, task_id):
+    def active_task(self, task_id: str) -> TaskSpec | None:
         return self.others.get(task_id) or super().active_task(task_id)
 
-    def stream(self, granularity: str, hours, *, ends: bool = True) -> None:
+    def stream(self, granularity: str, hours: Sequence[int] | range, *, ends: bool = True) -> None:
         """Have a task of this granularity read an event of each hour, publish and end."""
         start = {p: len(self.broker.topics["flights"][p]) for p in (0, 1)}
         self.names += 1
@@ -76,12 +83,12 @@ class StreamsWorld(OneTask):
         if ends:
             self.lockboxes.remove(lock_task(self.spec)).result()
 
-    def task_named(self, task_id, **more):
+    def task_named(self, task_id: str, **more: Any) -> TaskSpec:
         task = self.others[task_id] = batch(task_id, **{**self.context, **more})
         self.lockboxes.add(lock_task(task)).result()
         return task
 
-    def do(self, task_id, action):
+    def do(self, task_id: str, action: TaskAction[Answer]) -> Answer:
         return action.parse_result(self.handler.perform(task_id, action.to_json()))
 
     def compact(self, interval: Interval, granularity: str) -> None:
@@ -91,7 +98,8 @@ class StreamsWorld(OneTask):
         self.task_named(name, priority=25)
         locks = self.do(name, LockTryAcquire((interval,))).locks
         assert locks
-        schema, chunks = schema_of(granularity), {}
+        schema = schema_of(granularity)
+        chunks: dict[Interval, list[dict[str, object]]] = {}
         for row in self.visible(interval):
             bucket = schema.segment_granularity.bucket(row["__time"])
             chunks.setdefault(bucket, []).append(row)
@@ -111,18 +119,19 @@ class StreamsWorld(OneTask):
                     file.rows,
                 ).to_row()
             )
+        kind: Literal["replace", "insert"]
         kind = "replace" if locks[0].type == "REPLACE" else "insert"
         action = PublishSegments(name, tuple(segments), None, None, RowCounts(), kind=kind)
         assert self.do(name, action).ok
         self.lockboxes.remove(lock_task(self.others.pop(name))).result()
 
-    def visible(self, interval: Interval = ETERNITY):
+    def visible(self, interval: Interval = ETERNITY) -> list[Any]:
         found = self.metadata.segments.used("flights")
         return [
             row
             for one in visible_segments(found, [interval])
-            for row in read_rows(str(one.segment.load_spec["path"]))
-            if one.interval.contains(row["__time"])
+            for row in read_rows(self.deep_store.location(one.segment.load_spec))
+            if one.interval.contains(int(str(row["__time"])))
         ]
 
     def seen(self) -> list[int]:
@@ -134,14 +143,16 @@ class StreamsWorld(OneTask):
 
 
 @pytest.fixture(params=[False, True], ids=["exclusive", "concurrent"])
-def world(request, tmp_path):
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StreamsWorld]:
     made = StreamsWorld(tmp_path, {"useConcurrentLocks": True} if request.param else {})
     yield made
     made.metadata.close()
 
 
 @pytest.mark.parametrize(("interval", "granularity"), [(DAY, "DAY"), (MONTH, "MONTH")])
-def test_an_hourly_stream_goes_on_in_what_a_compaction_made(world, interval, granularity):
+def test_an_hourly_stream_goes_on_in_what_a_compaction_made(
+    world: StreamsWorld, interval: Interval, granularity: str
+) -> None:
     world.stream("HOUR", range(6))
     world.compact(interval, granularity)
     assert world.chunks() == {interval}
@@ -156,7 +167,7 @@ def test_an_hourly_stream_goes_on_in_what_a_compaction_made(world, interval, gra
     assert {hour(number) for number in (0, 5, 9, 23)} < world.chunks()
 
 
-def test_a_stream_whose_locks_are_held_yet_goes_on_in_the_larger_chunk(tmp_path):
+def test_a_stream_whose_locks_are_held_yet_goes_on_in_the_larger_chunk(tmp_path: Path) -> None:
     world = StreamsWorld(tmp_path, {"useConcurrentLocks": True})
     world.stream("HOUR", range(6), ends=False)
     world.compact(DAY, "DAY")
@@ -165,7 +176,7 @@ def test_a_stream_whose_locks_are_held_yet_goes_on_in_the_larger_chunk(tmp_path)
     world.metadata.close()
 
 
-def test_a_daily_stream_divides_its_files_by_the_hours_that_are_there(world):
+def test_a_daily_stream_divides_its_files_by_the_hours_that_are_there(world: StreamsWorld) -> None:
     world.stream("HOUR", [0, 1, 1, 5])
     world.stream("DAY", [0, 1, 5, 6, 6, 20, 30])
     assert world.seen() == list(range(world.sent))
@@ -176,21 +187,21 @@ def test_a_daily_stream_divides_its_files_by_the_hours_that_are_there(world):
     assert world.seen() == list(range(world.sent))
 
 
-def test_a_stream_whose_rows_lie_in_one_hour_divides_nothing(world):
+def test_a_stream_whose_rows_lie_in_one_hour_divides_nothing(world: StreamsWorld) -> None:
     world.stream("HOUR", [0, 1])
     world.stream("DAY", [1, 1])
     assert world.seen() == list(range(4))
     assert world.chunks() == {hour(0), hour(1)}
 
 
-def test_a_stream_over_chunks_that_cross_its_own(world):
+def test_a_stream_over_chunks_that_cross_its_own(world: StreamsWorld) -> None:
     world.stream("HOUR", range(0, 200, 7))
     world.compact(WEEK, "WEEK")
     world.stream("MONTH", range(0, 300, 11))
     assert world.seen() == list(range(world.sent))
 
 
-def test_an_hour_that_was_replaced_in_a_day_divides_the_day(world):
+def test_an_hour_that_was_replaced_in_a_day_divides_the_day(world: StreamsWorld) -> None:
     world.stream("HOUR", range(6))
     world.compact(DAY, "DAY")
     world.compact(hour(3), "HOUR")
@@ -200,11 +211,14 @@ def test_an_hour_that_was_replaced_in_a_day_divides_the_day(world):
     assert world.seen() == list(range(world.sent))
 
 
-def test_chunks_that_change_while_a_file_is_divided_divide_it_anew(world, monkeypatch):
+def test_chunks_that_change_while_a_file_is_divided_divide_it_anew(
+    world: StreamsWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.stream("HOUR", [0, 1, 2])
-    perform, compacted = world.handler.perform, []
+    perform = world.handler.perform
+    compacted: list[object] = []
 
-    def compact_first(task_id, action):
+    def compact_first(task_id: str, action: Mapping[str, object]) -> object:
         if action["type"] == "segmentAllocate" and not compacted:
             compacted.append(True)
             monkeypatch.setattr(world.handler, "perform", perform)
@@ -221,7 +235,7 @@ def test_chunks_that_change_while_a_file_is_divided_divide_it_anew(world, monkey
 NEW_YORK = "P1D in America/New_York"
 
 
-def test_a_stream_of_days_of_a_zone_publishes_into_those(world):
+def test_a_stream_of_days_of_a_zone_publishes_into_those(world: StreamsWorld) -> None:
     # From the last day of winter time on: days of 24, 23 and 24 hours.
     first = (parse_time("2013-03-09T05:00Z") - START_MS) // HOUR_MS
     world.stream(NEW_YORK, range(first, first + 71, 3))
@@ -241,7 +255,7 @@ def test_a_stream_of_days_of_a_zone_publishes_into_those(world):
     assert world.seen() == list(range(world.sent))
 
 
-def test_a_stream_of_days_of_a_zone_over_days_of_utc(world):
+def test_a_stream_of_days_of_a_zone_over_days_of_utc(world: StreamsWorld) -> None:
     world.stream("DAY", range(0, 50, 3))
     world.stream(NEW_YORK, range(0, 50, 2))
     world.stream("P1D in Asia/Kolkata", range(0, 50, 5))
@@ -251,7 +265,7 @@ def test_a_stream_of_days_of_a_zone_over_days_of_utc(world):
     assert all(one.end_ms <= other.start_ms for one, other in pairwise(chunks))
 
 
-def test_rows_at_both_ends_of_the_calendar(world):
+def test_rows_at_both_ends_of_the_calendar(world: StreamsWorld) -> None:
     # By the clock of a zone they are of the year 0, and of the year 10000.
     ends = [START_OF_TIME_MS, START_OF_TIME_MS + 5 * HOUR_MS, END_OF_TIME_MS - HOUR_MS]
     hours = [(ms - START_MS) // HOUR_MS for ms in ends]
@@ -263,7 +277,7 @@ def test_rows_at_both_ends_of_the_calendar(world):
     assert world.chunks() == {Granularity.parse("YEAR").bucket(ms) for ms in ends}
 
 
-def test_a_task_that_holds_an_hour_gets_the_day_around_it(tmp_path):
+def test_a_task_that_holds_an_hour_gets_the_day_around_it(tmp_path: Path) -> None:
     world = StreamsWorld(tmp_path, {})
     world.stream("HOUR", range(3))
     world.compact(DAY, "DAY")
@@ -278,7 +292,7 @@ def test_a_task_that_holds_an_hour_gets_the_day_around_it(tmp_path):
     world.metadata.close()
 
 
-def test_an_appending_task_takes_the_larger_chunk_and_its_version(world):
+def test_an_appending_task_takes_the_larger_chunk_and_its_version(world: StreamsWorld) -> None:
     world.stream("HOUR", range(6))
     world.compact(DAY, "DAY")
     (before,) = {
@@ -299,7 +313,7 @@ def test_an_appending_task_takes_the_larger_chunk_and_its_version(world):
         assert world.do("append", append).ok
 
 
-def test_an_appending_task_over_finer_chunks_is_told_what_to_do(world):
+def test_an_appending_task_over_finer_chunks_is_told_what_to_do(world: StreamsWorld) -> None:
     world.stream("HOUR", range(6))
     world.task_named("append")
     with pytest.raises(Conflict, match="segmentGranularity that is not coarser than theirs"):

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import pytest
-from indexing_kit import event, spec_json
-from story_kit import ask, fail, feed, offsets, running, status, until
 
 from penstock.core.errors import InvalidRequest, LockRevoked, NotFound, Unavailable
 from penstock.core.instants import parse_time
+from penstock.indexing.read_plan import SeenTopic
 from penstock.indexing.supervisor import cursor_name
 from penstock.storage.metadata import MetadataStore
+from penstock.storage.metadata.rows.publish import CommittedRow
+from tests.indexing.indexing_kit import event, spec_json
+from tests.indexing.simulation_kit import Simulation
+from tests.indexing.story_kit import ask, fail, feed, offsets, running, status, until
 
 
-def test_each_group_has_a_task_and_its_successor_goes_on_where_it_ends(make):
+def test_each_group_has_a_task_and_its_successor_goes_on_where_it_ends(
+    make: Callable[..., Simulation],
+) -> None:
     sim = make(taskCount=2)
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
@@ -29,7 +37,9 @@ def test_each_group_has_a_task_and_its_successor_goes_on_where_it_ends(make):
     assert offsets(sim) == {0: 10, 1: 10}
 
 
-def test_committed_offsets_are_read_when_they_move_not_in_each_round(make, monkeypatch):
+def test_committed_offsets_are_read_when_they_move_not_in_each_round(
+    make: Callable[..., Simulation], monkeypatch: pytest.MonkeyPatch
+) -> None:
     sim = make()
     feed(sim, 10)
     until(sim, lambda: sim.published() == sim.good, 60)
@@ -45,13 +55,16 @@ def test_committed_offsets_are_read_when_they_move_not_in_each_round(make, monke
     assert status(sim)["committedOffsets"] == {"0": 10, "1": 10}
 
 
-def test_offsets_that_move_while_they_are_read_are_read_again_at_the_next_look(make, monkeypatch):
+def test_offsets_that_move_while_they_are_read_are_read_again_at_the_next_look(
+    make: Callable[..., Simulation], monkeypatch: pytest.MonkeyPatch
+) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
-    read, moved = sim.metadata.committed, []
+    read = sim.metadata.committed
+    moved: list[object] = []
 
-    def committed(name):
+    def committed(name: str) -> CommittedRow | None:
         found = read(name)
         if not moved:
             moved.append(sim.metadata.move_offsets(name, {0: 1}))
@@ -63,7 +76,9 @@ def test_offsets_that_move_while_they_are_read_are_read_again_at_the_next_look(m
     assert status(sim)["committedOffsets"]["0"] == 1
 
 
-def test_offsets_that_somebody_else_moved_are_seen_within_half_a_minute(make):
+def test_offsets_that_somebody_else_moved_are_seen_within_half_a_minute(
+    make: Callable[..., Simulation],
+) -> None:
     """Nobody else may, so no look asks for it; but who restores a backup does."""
     sim = make(taskDuration="PT1H")
     feed(sim, 10)
@@ -73,7 +88,7 @@ def test_offsets_that_somebody_else_moved_are_seen_within_half_a_minute(make):
     assert status(sim)["committedOffsets"]["0"] == 1
 
 
-def test_status_has_what_druids_has(make):
+def test_status_has_what_druids_has(make: Callable[..., Simulation]) -> None:
     sim = make()
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
@@ -97,17 +112,17 @@ def test_status_has_what_druids_has(make):
     assert task["type"] == "ACTIVE"
     assert 0 < task["remainingSeconds"] <= 20
     assert 0 < now_ms - parse_time(task["startTime"]) <= 20_000
-    stats = ask(sim, sim.overlord.supervisor_service.stats("flights"))
+    stats: dict[str, Any] = ask(sim, sim.overlord.supervisor_service.stats("flights"))
     assert stats["0"][task["id"]]["totals"]["buildSegments"]["processed"] == 10
     (view,) = ask(sim, sim.overlord.supervisor_service.every())
     summary = view.summary
     assert summary["id"] == summary["dataSource"] == "flights"
-    (view,) = sim.overlord.tasks(active=True)
-    assert view.runner_state == "RUNNING"
-    assert view.row.group_id == "index_penstock_flights"
+    (task_view,) = sim.overlord.tasks(active=True)
+    assert task_view.runner_state == "RUNNING"
+    assert task_view.row.group_id == "index_penstock_flights"
 
 
-def test_a_hand_off_publishes_now(make):
+def test_a_hand_off_publishes_now(make: Callable[..., Simulation]) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
@@ -115,7 +130,7 @@ def test_a_hand_off_publishes_now(make):
     until(sim, lambda: sim.published() == sim.good, 10)
 
 
-def test_a_full_sequence_is_published_and_its_task_goes_on(make):
+def test_a_full_sequence_is_published_and_its_task_goes_on(make: Callable[..., Simulation]) -> None:
     sim = make({"maxRowsPerSegment": 5_000, "maxTotalRows": 10}, taskDuration="PT1H")
     feed(sim, 12)
     until(sim, lambda: sim.published() == sim.good)
@@ -125,7 +140,9 @@ def test_a_full_sequence_is_published_and_its_task_goes_on(make):
     assert running(sim) == [task]
 
 
-def test_suspended_it_publishes_and_reads_no_more_until_resumed(make):
+def test_suspended_it_publishes_and_reads_no_more_until_resumed(
+    make: Callable[..., Simulation],
+) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
@@ -149,7 +166,7 @@ def test_suspended_it_publishes_and_reads_no_more_until_resumed(make):
     ]
 
 
-def test_terminated_it_publishes_and_is_gone(make):
+def test_terminated_it_publishes_and_is_gone(make: Callable[..., Simulation]) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
@@ -173,7 +190,9 @@ def test_terminated_it_publishes_and_is_gone(make):
     until(sim, lambda: sim.visible() == sim.good)
 
 
-def test_all_supervisors_change_in_one_transaction(make, monkeypatch):
+def test_all_supervisors_change_in_one_transaction(
+    make: Callable[..., Simulation], monkeypatch: pytest.MonkeyPatch
+) -> None:
     sim = make(taskDuration="PT1H")
     desk, table = sim.overlord.supervisor_service, sim.metadata.supervisors
     for number in range(4):
@@ -198,7 +217,7 @@ def test_all_supervisors_change_in_one_transaction(make, monkeypatch):
     assert table.list() == []
 
 
-def test_a_termination_survives_its_overlord(make):
+def test_a_termination_survives_its_overlord(make: Callable[..., Simulation]) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
@@ -208,7 +227,9 @@ def test_a_termination_survives_its_overlord(make):
     until(sim, lambda: not sim.overlord.active_tasks())
 
 
-def test_a_termination_lets_go_of_its_cursor_though_its_overlord_dies_before(make):
+def test_a_termination_lets_go_of_its_cursor_though_its_overlord_dies_before(
+    make: Callable[..., Simulation],
+) -> None:
     """The tasks have ended, so nothing but the tombstone tells of it."""
     sim = make(taskDuration="PT1H")
     feed(sim, 6)
@@ -232,7 +253,7 @@ def test_a_termination_lets_go_of_its_cursor_though_its_overlord_dies_before(mak
     assert sim.broker.cursors
 
 
-def kill_overlord_of_read_events(sim):
+def kill_overlord_of_read_events(sim: Simulation) -> None:
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
     sim.run(3)
@@ -241,11 +262,13 @@ def kill_overlord_of_read_events(sim):
 
 
 @pytest.mark.parametrize("command", ["one", "all"])
-def test_a_supervisor_whose_spec_nobody_can_read_can_be_terminated(make, command):
+def test_a_supervisor_whose_spec_nobody_can_read_can_be_terminated(
+    make: Callable[..., Simulation], command: str
+) -> None:
     sim = make(taskDuration="PT1H")
     kill_overlord_of_read_events(sim)
     table = sim.metadata.supervisors
-    table.put("flights", table.list()[0].payload | {"ofALaterRelease": 1})
+    table.put("flights", dict(table.list()[0].payload) | {"ofALaterRelease": 1})
     sim.run(10)
     desk = sim.overlord.supervisor_service
     with pytest.raises(NotFound, match=r"is invalid: ofALaterRelease.* or terminate it"):
@@ -262,11 +285,13 @@ def test_a_supervisor_whose_spec_nobody_can_read_can_be_terminated(make, command
 
 
 @pytest.mark.parametrize("broker_is_down", [False, True])
-def test_a_termination_whose_spec_nobody_can_read_lets_go_of_its_cursor(make, broker_is_down):
+def test_a_termination_whose_spec_nobody_can_read_lets_go_of_its_cursor(
+    make: Callable[..., Simulation], broker_is_down: bool
+) -> None:
     sim = make(taskDuration="PT1H")
     kill_overlord_of_read_events(sim)
     table = sim.metadata.supervisors
-    unknown = table.list()[0].payload | {"ofALaterRelease": 1}
+    unknown = dict(table.list()[0].payload) | {"ofALaterRelease": 1}
     table.put("flights", unknown)
     table.terminate("flights")
     sim.broker.down = broker_is_down
@@ -282,7 +307,7 @@ def test_a_termination_whose_spec_nobody_can_read_lets_go_of_its_cursor(make, br
     assert sim.broker.cursors
 
 
-def test_a_new_overlord_finds_the_tasks_of_the_old_one(make):
+def test_a_new_overlord_finds_the_tasks_of_the_old_one(make: Callable[..., Simulation]) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
@@ -294,7 +319,9 @@ def test_a_new_overlord_finds_the_tasks_of_the_old_one(make):
     assert len(sim.metadata.tasks.list()) == 1
 
 
-def test_a_new_overlord_whose_clock_is_behind_has_tasks_publish_in_time(make, monkeypatch):
+def test_a_new_overlord_whose_clock_is_behind_has_tasks_publish_in_time(
+    make: Callable[..., Simulation], monkeypatch: pytest.MonkeyPatch
+) -> None:
     sim = make(taskDuration="PT20S")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
@@ -305,7 +332,7 @@ def test_a_new_overlord_whose_clock_is_behind_has_tasks_publish_in_time(make, mo
     assert sim.visible() == sim.good
 
 
-def test_another_spec_has_the_tasks_of_the_old_one_publish(make):
+def test_another_spec_has_the_tasks_of_the_old_one_publish(make: Callable[..., Simulation]) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
@@ -318,7 +345,7 @@ def test_another_spec_has_the_tasks_of_the_old_one_publish(make):
     until(sim, lambda: running(sim) != [old])
 
 
-def test_another_duration_leaves_the_tasks_alone(make):
+def test_another_duration_leaves_the_tasks_alone(make: Callable[..., Simulation]) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
@@ -328,7 +355,7 @@ def test_another_duration_leaves_the_tasks_alone(make):
     assert running(sim) == tasks
 
 
-def test_tasks_have_the_context_of_the_spec(make):
+def test_tasks_have_the_context_of_the_spec(make: Callable[..., Simulation]) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
@@ -346,7 +373,7 @@ def test_tasks_have_the_context_of_the_spec(make):
     assert sim.overlord.task(new).row.payload["context"] == context
 
 
-def test_another_topic_is_refused(make):
+def test_another_topic_is_refused(make: Callable[..., Simulation]) -> None:
     sim = make()
     with pytest.raises(InvalidRequest, match="give the new spec another id") as caught:
         ask(sim, sim.overlord.supervisor_service.submit(spec_json(topic="other")))
@@ -354,7 +381,7 @@ def test_another_topic_is_refused(make):
     assert len(sim.overlord.supervisor_service.history("flights")) == 1
 
 
-def test_a_reset_reads_all_again_from_the_earliest(make):
+def test_a_reset_reads_all_again_from_the_earliest(make: Callable[..., Simulation]) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
@@ -366,7 +393,7 @@ def test_a_reset_reads_all_again_from_the_earliest(make):
     until(sim, lambda: sim.published() == sorted(sim.good * 2))
 
 
-def test_offsets_can_be_set_forward(make):
+def test_offsets_can_be_set_forward(make: Callable[..., Simulation]) -> None:
     sim = make(taskDuration="PT1H")
     sim.run(5)
     feed(sim, 10)
@@ -376,7 +403,9 @@ def test_offsets_can_be_set_forward(make):
     assert offsets(sim) == {0: 4, 1: 0}
 
 
-def test_messages_that_are_gone_are_an_error_until_it_is_told_to_go_on(make):
+def test_messages_that_are_gone_are_an_error_until_it_is_told_to_go_on(
+    make: Callable[..., Simulation],
+) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 10)
     sim.broker.earliest["flights", 0] = 2
@@ -390,7 +419,7 @@ def test_messages_that_are_gone_are_an_error_until_it_is_told_to_go_on(make):
     until(sim, lambda: sim.visible() == [1, 3, 4, 5, 6, 7, 8, 9])
 
 
-def test_without_use_earliest_it_begins_at_the_end(make):
+def test_without_use_earliest_it_begins_at_the_end(make: Callable[..., Simulation]) -> None:
     sim = make(useEarliestOffset=False, taskDuration="PT1H")
     feed(sim, 4)
     sim.run(5)
@@ -399,14 +428,16 @@ def test_without_use_earliest_it_begins_at_the_end(make):
     until(sim, lambda: sim.visible() == [4, 5, 6, 7])
 
 
-def test_a_stream_partition_that_comes_later_is_read_from_its_beginning(make):
+def test_a_stream_partition_that_comes_later_is_read_from_its_beginning(
+    make: Callable[..., Simulation],
+) -> None:
     sim = make(useEarliestOffset=False, taskDuration="PT5S")
     until(sim, lambda: bool(offsets(sim)))
     sim.broker.topics["flights"].append([event(100), event(101)])
     until(sim, lambda: sim.visible() == [100, 101])
 
 
-def test_a_topic_that_is_not_there_is_waited_for(make):
+def test_a_topic_that_is_not_there_is_waited_for(make: Callable[..., Simulation]) -> None:
     sim = make()
     topic = sim.broker.topics.pop("flights")
     sim.run(20)
@@ -420,7 +451,7 @@ def test_a_topic_that_is_not_there_is_waited_for(make):
     until(sim, lambda: status(sim)["healthy"] is True, 10)
 
 
-def test_retention_is_held_back_at_the_committed_offsets(make):
+def test_retention_is_held_back_at_the_committed_offsets(make: Callable[..., Simulation]) -> None:
     sim = make(taskDuration="PT5S")
     feed(sim, 6)
     until(sim, lambda: sim.published() == sim.good)
@@ -428,18 +459,20 @@ def test_retention_is_held_back_at_the_committed_offsets(make):
     assert sim.broker.cursors == {("flights", "supervisor.flights"): {0: 3, 1: 3}}
 
 
-def test_an_overlord_that_has_stopped_holds_nothing_back(make):
+def test_an_overlord_that_has_stopped_holds_nothing_back(make: Callable[..., Simulation]) -> None:
     """Its last look comes back late: whoever leads by now may have let the topic go."""
     sim = make(taskDuration="PT1H")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
-    seen, held, stopped = sim.broker.available, [], []
+    seen = sim.broker.available
+    held: list[object] = []
+    stopped: list[object] = []
 
-    def set_cursor(*asked):
+    def set_cursor(*asked: str | Mapping[int, int]) -> None:
         held.append(asked)
         fail("the broker is busy")
 
-    def available(topic, **asked):
+    def available(topic: str, **asked: Any) -> SeenTopic:
         if held and not stopped and asked.get("after") is None:
             held.clear()
             stopped.append(sim.overlord.stop())
@@ -448,13 +481,15 @@ def test_an_overlord_that_has_stopped_holds_nothing_back(make):
         return seen(topic, **asked)
 
     sim.metadata.move_offsets("flights", {0: 1, 1: 1})  # there is something new to hold
-    sim.broker.set_cursor, sim.broker.available = set_cursor, available
+    sim.broker.set_cursor, sim.broker.available = set_cursor, available  # type: ignore[assignment,method-assign]
     sim.run(5)
     assert stopped
     assert held == []
 
 
-def test_a_task_ended_by_a_user_is_replaced_and_its_rows_are_read_again(make):
+def test_a_task_ended_by_a_user_is_replaced_and_its_rows_are_read_again(
+    make: Callable[..., Simulation],
+) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
@@ -468,55 +503,59 @@ def test_a_task_ended_by_a_user_is_replaced_and_its_rows_are_read_again(make):
     assert sim.overlord.task(task).row.state == "FAILED"
 
 
-def test_a_task_lost_while_publishing_is_made_up_for_and_the_next_one_is_spared(make):
+def test_a_task_lost_while_publishing_is_made_up_for_and_the_next_one_is_spared(
+    make: Callable[..., Simulation],
+) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
     (lost,) = running(sim)
-    push, sim.deep_store.push = sim.deep_store.push, lambda *_: fail("the store is full")
+    push, sim.deep_store.push = sim.deep_store.push, lambda *_: fail("the store is full")  # type: ignore[method-assign]
     ask(sim, sim.overlord.supervisor_service.hand_off("flights"))
     feed(sim, 6)
     until(sim, lambda: [t["id"] for t in status(sim)["publishingTasks"]] == [lost])
     until(sim, lambda: sim.visible() == sim.good)
     (healthy,) = running(sim)
     ask(sim, sim.overlord.shutdown_task(lost))
-    sim.deep_store.push = push
+    sim.deep_store.push = push  # type: ignore[method-assign]
     ask(sim, sim.overlord.supervisor_service.hand_off("flights"))
     until(sim, lambda: sim.published() == sim.good)
     assert sim.overlord.task(healthy).row.state in {"RUNNING", "SUCCESS"}
 
 
-def test_a_publish_that_takes_too_long_is_begun_anew(make):
+def test_a_publish_that_takes_too_long_is_begun_anew(make: Callable[..., Simulation]) -> None:
     sim = make(taskDuration="PT1H", completionTimeout="PT60S")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
     (slow,) = running(sim)
-    push, sim.deep_store.push = sim.deep_store.push, lambda *_: fail("the store is full")
+    push, sim.deep_store.push = sim.deep_store.push, lambda *_: fail("the store is full")  # type: ignore[method-assign]
     ask(sim, sim.overlord.supervisor_service.hand_off("flights"))
     until(sim, lambda: sim.overlord.task(slow).row.state == "FAILED")
-    assert "completionTimeout (60 s)" in sim.overlord.task(slow).row.status["errorMsg"]
-    sim.deep_store.push = push
+    assert "completionTimeout (60 s)" in str(sim.overlord.task(slow).row.status["errorMsg"])
+    sim.deep_store.push = push  # type: ignore[method-assign]
     until(sim, lambda: sim.visible() == sim.good)
     ask(sim, sim.overlord.supervisor_service.hand_off("flights"))
     until(sim, lambda: sim.published() == sim.good)
 
 
-def test_a_worker_that_stays_away_loses_its_tasks(make):
+def test_a_worker_that_stays_away_loses_its_tasks(make: Callable[..., Simulation]) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
     (task,) = running(sim)
     for peon in sim.peons.values():
         peon.die()
-    report, sim.worker.report = sim.worker.report, lambda: fail("gone")
+    report, sim.worker.report = sim.worker.report, lambda: fail("gone")  # type: ignore[method-assign]
     until(sim, lambda: sim.overlord.task(task).row.state == "FAILED", 200)
-    assert "has not answered" in sim.overlord.task(task).row.status["errorMsg"]
+    assert "has not answered" in str(sim.overlord.task(task).row.status["errorMsg"])
     assert sim.visible() == []
-    sim.worker.report = report
+    sim.worker.report = report  # type: ignore[method-assign]
     until(sim, lambda: sim.visible() == sim.good)
 
 
-def test_a_task_that_disappeared_from_its_worker_has_failed(make):
+def test_a_task_that_disappeared_from_its_worker_has_failed(
+    make: Callable[..., Simulation],
+) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
@@ -527,7 +566,7 @@ def test_a_task_that_disappeared_from_its_worker_has_failed(make):
     until(sim, lambda: sim.visible() == sim.good)
 
 
-def test_tasks_wait_for_a_free_slot(make):
+def test_tasks_wait_for_a_free_slot(make: Callable[..., Simulation]) -> None:
     sim = make(slots=1, taskCount=2, taskDuration="PT1H")
     feed(sim, 6)
     sim.run(10)
@@ -540,7 +579,9 @@ def test_tasks_wait_for_a_free_slot(make):
     assert sorted(task["phase"] for task in status(sim)["activeTasks"]) == ["PENDING", "READING"]
 
 
-def test_actions_of_a_starting_overlord_are_told_to_come_again(make):
+def test_actions_of_a_starting_overlord_are_told_to_come_again(
+    make: Callable[..., Simulation],
+) -> None:
     sim = make()
     with pytest.raises(Unavailable, match="does not lead"):
         sim.overlord.perform_action("t", {"type": "retrieveSegmentsById", "segments": []})
@@ -555,14 +596,16 @@ def test_actions_of_a_starting_overlord_are_told_to_come_again(make):
         ({"type": "announceFiles", "sequenceName": "x", "files": [1]}, "not well formed"),
     ],
 )
-def test_what_is_no_action_is_refused(make, action, says):
+def test_what_is_no_action_is_refused(
+    make: Callable[..., Simulation], action: dict[str, Any] | None, says: str
+) -> None:
     sim = make()
     sim.run(3)
     with pytest.raises(InvalidRequest, match=says):
         sim.overlord.perform_action("t", action)
 
 
-def test_a_task_publishes_no_sequences_of_others(make):
+def test_a_task_publishes_no_sequences_of_others(make: Callable[..., Simulation]) -> None:
     sim = make(taskDuration="PT1H")
     (task,) = running(sim)
     action = {"type": "segmentAllocate", "sequenceName": "other_0", "intervals": []}
@@ -570,7 +613,7 @@ def test_a_task_publishes_no_sequences_of_others(make):
         sim.overlord.perform_action(task, action)
 
 
-def test_cursor_names_are_within_the_brokers_rules():
+def test_cursor_names_are_within_the_brokers_rules() -> None:
     assert cursor_name("flights") == "supervisor.flights"
     odd = cursor_name("Flüge über alles")
     assert odd.isascii()
@@ -581,16 +624,18 @@ def test_cursor_names_are_within_the_brokers_rules():
 # stopTaskCount
 
 
-def publishing(sim):
+def publishing(sim: Simulation) -> int:
     return len(status(sim)["publishingTasks"])
 
 
-def test_so_many_groups_hand_over_at_a_time_and_those_that_publish_count(make):
+def test_so_many_groups_hand_over_at_a_time_and_those_that_publish_count(
+    make: Callable[..., Simulation],
+) -> None:
     sim = make(taskCount=2, taskDuration="PT20S", stopTaskCount=1, slots=8)
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
     running(sim, 2)
-    push, sim.deep_store.push = sim.deep_store.push, lambda *_: fail("the store is full")
+    push, sim.deep_store.push = sim.deep_store.push, lambda *_: fail("the store is full")  # type: ignore[method-assign]
     until(sim, lambda: publishing(sim) == 1)
     for _ in range(40):
         sim.run(1)
@@ -598,24 +643,24 @@ def test_so_many_groups_hand_over_at_a_time_and_those_that_publish_count(make):
     # The other is long over its time, and reads on.
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
-    sim.deep_store.push = push
+    sim.deep_store.push = push  # type: ignore[method-assign]
     until(sim, lambda: sim.published() == sim.good, 90)
 
 
-def test_without_a_bound_all_groups_hand_over_at_once(make):
+def test_without_a_bound_all_groups_hand_over_at_once(make: Callable[..., Simulation]) -> None:
     sim = make(taskCount=2, taskDuration="PT20S", slots=8)
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
     running(sim, 2)
-    sim.deep_store.push = lambda *_: fail("the store is full")
+    sim.deep_store.push = lambda *_: fail("the store is full")  # type: ignore[method-assign]
     until(sim, lambda: publishing(sim) == 2)
 
 
-def test_a_hand_off_that_is_asked_for_knows_no_bound(make):
+def test_a_hand_off_that_is_asked_for_knows_no_bound(make: Callable[..., Simulation]) -> None:
     sim = make(taskCount=2, taskDuration="PT1H", stopTaskCount=1, slots=8)
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
     running(sim, 2)
-    sim.deep_store.push = lambda *_: fail("the store is full")
+    sim.deep_store.push = lambda *_: fail("the store is full")  # type: ignore[method-assign]
     ask(sim, sim.overlord.supervisor_service.hand_off("flights"))
     until(sim, lambda: publishing(sim) == 2)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from call_faults_kit import FAULTS
-from fault_cases_kit import FaultPlan
-from supervisor_faults_suite import (
+
+from penstock.core.errors import PenstockError, Unavailable
+from tests.harness.call_faults_kit import FAULTS
+from tests.indexing.supervisor_faults_suite import (
     INSIDE,
     OPERATIONS,
     Operation,
     adopt,
     attempt,
     backfill,
-    count,
     fail,
     hand_off,
     look,
@@ -24,10 +24,10 @@ from supervisor_faults_suite import (
     submit,
     terminate,
 )
+from tests.kits.fault_cases_kit import FaultPlan
 
-from penstock.core.errors import PenstockError, Unavailable
-
-# Each operation meets one kind of error here; the soak has all kinds, before and after each call.
+# Each operation meets one kind of error at two of its 90 to 290 calls; the soak has all kinds,
+# before and after each call.
 SAMPLE = list(zip(OPERATIONS, itertools.cycle(FAULTS), itertools.cycle([False, True])))
 
 
@@ -35,11 +35,11 @@ SAMPLE = list(zip(OPERATIONS, itertools.cycle(FAULTS), itertools.cycle([False, T
 def test_no_exception_at_any_call_of_a_port_loses_or_doubles_a_message(
     operation: Operation, error: type[BaseException], *, after: bool
 ) -> None:
-    for at in range(0, count((operation, 2)), 89):
+    for at in (9, 81):
         assert attempt(operation, FaultPlan(error, at, after)).raised
 
 
-@pytest.mark.parametrize("number", range(7))
+@pytest.mark.parametrize("number", range(3))
 def test_no_two_exceptions_lose_or_double_a_message(number: int) -> None:
     pair(number)
 

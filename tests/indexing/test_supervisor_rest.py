@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from indexing_kit import spec_json
-from story_kit import ask, feed, running, until
+from collections.abc import Callable, Mapping
+
+import pytest
 
 from penstock.indexing.supervisor import reconciler
+from penstock.indexing.task_spec import is_made_by
+from tests.indexing.indexing_kit import spec_json
+from tests.indexing.simulation_kit import Simulation
+from tests.indexing.story_kit import ask, feed, running, until
 
 
-def test_suspended_without_tasks_it_looks_once_in_a_period(make, monkeypatch):
+def test_suspended_without_tasks_it_looks_once_in_a_period(
+    make: Callable[..., Simulation], monkeypatch: pytest.MonkeyPatch
+) -> None:
     sim = make(taskDuration="PT1H", period="PT20S")
     looks = []
     available = sim.broker.available
@@ -29,7 +36,9 @@ def test_suspended_without_tasks_it_looks_once_in_a_period(make, monkeypatch):
     assert until(sim, lambda: sim.visible() == sim.good, 15) is None
 
 
-def test_what_a_reset_wants_to_be_kept_is_held_at_once(make, monkeypatch):
+def test_what_a_reset_wants_to_be_kept_is_held_at_once(
+    make: Callable[..., Simulation], monkeypatch: pytest.MonkeyPatch
+) -> None:
     sim = make(taskDuration="PT1H", period="PT1H")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
@@ -39,7 +48,7 @@ def test_what_a_reset_wants_to_be_kept_is_held_at_once(make, monkeypatch):
     held = []
     set_cursor = sim.broker.set_cursor
 
-    def record(topic, name, offsets):
+    def record(topic: str, name: str, offsets: Mapping[int, int]) -> None:
         held.append(dict(offsets))
         return set_cursor(topic, name, offsets)
 
@@ -50,13 +59,14 @@ def test_what_a_reset_wants_to_be_kept_is_held_at_once(make, monkeypatch):
     assert held[-1][0] == 1
 
 
-def test_a_group_is_held_against_a_spec_once(make, monkeypatch):
+def test_a_group_is_held_against_a_spec_once(
+    make: Callable[..., Simulation], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A name is worked out of the whole spec, which took more than all else of a quiet round."""
     sim = make(taskDuration="PT1H")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
     judged = []
-    is_made_by = reconciler.is_made_by
     monkeypatch.setattr(
         reconciler, "is_made_by", lambda *args: judged.append(args[1].id) or is_made_by(*args)
     )

@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from indexing_kit import event, spec_json
-from story_kit import ask, fail, feed, offsets, running, status, until
 
 from penstock.core.errors import InvalidRequest
+from penstock.indexing.engine import TopicRange
+from penstock.indexing.read_plan import SeenTopic
+from tests.indexing.indexing_kit import event, spec_json
+from tests.indexing.simulation_kit import Simulation
+from tests.indexing.story_kit import ask, fail, feed, offsets, running, status, until
 
 
-def store_fills_up(sim):
+def store_fills_up(sim: Simulation) -> Callable[..., None]:
     """Let no task publish any more; the answer is what ends that."""
-    push, sim.deep_store.push = sim.deep_store.push, lambda *_: fail("the store is full")
+    push, sim.deep_store.push = sim.deep_store.push, lambda *_: fail("the store is full")  # type: ignore[method-assign]
 
-    def remedy():
-        sim.deep_store.push = push
+    def remedy() -> None:
+        sim.deep_store.push = push  # type: ignore[method-assign]
 
     return remedy
 
 
-def recreate(sim, *counts):
+def recreate(sim: Simulation, *counts: int) -> None:
     """Delete the topic and make it anew with so many messages in each stream partition."""
     sim.broker.topics["flights"] = [[event(900 + n) for n in range(count)] for count in counts]
 
 
-def errors(sim):
+def errors(sim: Simulation) -> str:
     return " ".join(error["exceptionMessage"] for error in status(sim)["recentErrors"])
 
 
-def test_a_new_overlord_asks_before_it_takes_a_publishing_task_for_lost(make):
+def test_a_new_overlord_asks_before_it_takes_a_publishing_task_for_lost(
+    make: Callable[..., Simulation],
+) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
@@ -50,21 +57,23 @@ def test_a_new_overlord_asks_before_it_takes_a_publishing_task_for_lost(make):
     until(sim, lambda: sim.overlord.task(first).row.state == "SUCCESS", 10)
 
 
-def test_a_task_that_never_answers_is_replaced(make):
+def test_a_task_that_never_answers_is_replaced(make: Callable[..., Simulation]) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
     (mute,) = running(sim)
     asked = sim._ask
-    sim._ask = lambda task_id, question: (
+    sim._ask = lambda task_id, question: (  # type: ignore[method-assign]
         fail("no answer") if task_id == mute else asked(task_id, question)
     )
     until(sim, lambda: sim.overlord.task(mute).row.state == "FAILED", 900)
-    assert "has not answered" in sim.overlord.task(mute).row.status["errorMsg"]
+    assert "has not answered" in str(sim.overlord.task(mute).row.status["errorMsg"])
     until(sim, lambda: sim.visible() == sim.good)
 
 
-def test_more_stream_partitions_are_read_before_the_tasks_end(make):
+def test_more_stream_partitions_are_read_before_the_tasks_end(
+    make: Callable[..., Simulation],
+) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
@@ -74,7 +83,9 @@ def test_more_stream_partitions_are_read_before_the_tasks_end(make):
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
-def test_another_task_count_holds_at_once(make, before, after):
+def test_another_task_count_holds_at_once(
+    make: Callable[..., Simulation], before: int, after: int
+) -> None:
     sim = make(taskCount=before, taskDuration="PT1H")
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
@@ -90,7 +101,9 @@ def test_another_task_count_holds_at_once(make, before, after):
     assert len(running(sim, after)) == after
 
 
-def test_a_follower_that_has_not_begun_makes_way_for_one_that_begins_earlier(make):
+def test_a_follower_that_has_not_begun_makes_way_for_one_that_begins_earlier(
+    make: Callable[..., Simulation],
+) -> None:
     sim = make(slots=1, taskDuration="PT1H")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
@@ -106,7 +119,7 @@ def test_a_follower_that_has_not_begun_makes_way_for_one_that_begins_earlier(mak
     until(sim, lambda: sim.published() == sim.good, 30)
 
 
-def test_a_long_gap_is_not_given_up_while_it_is_read(make):
+def test_a_long_gap_is_not_given_up_while_it_is_read(make: Callable[..., Simulation]) -> None:
     sim = make(
         {"maxRowsPerPersist": 2, "maxRowsPerSegment": 1000, "maxTotalRows": 5000},
         taskDuration="PT1H",
@@ -122,11 +135,11 @@ def test_a_long_gap_is_not_given_up_while_it_is_read(make):
     remedy()
     slow = sim.broker.read
 
-    def read(wanted):
+    def read(wanted: TopicRange) -> Iterable[tuple[int, bytes]]:
         sim.clock.advance(8)
         return slow(wanted)
 
-    sim.broker.read = read
+    sim.broker.read = read  # type: ignore[assignment,method-assign]
     ask(sim, sim.overlord.shutdown_task(lost))
     until(sim, lambda: sim.published() == sim.good, 200)
     assert len(sim.metadata.tasks.list()) == 3
@@ -135,7 +148,7 @@ def test_a_long_gap_is_not_given_up_while_it_is_read(make):
 # a topic that is not what it was
 
 
-def test_a_topic_made_anew_is_an_error_with_its_mend(make):
+def test_a_topic_made_anew_is_an_error_with_its_mend(make: Callable[..., Simulation]) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
@@ -155,7 +168,7 @@ def test_a_topic_made_anew_is_an_error_with_its_mend(make):
     assert status(sim)["healthy"] is True
 
 
-def test_a_cursor_that_cannot_be_set_hides_nothing(make):
+def test_a_cursor_that_cannot_be_set_hides_nothing(make: Callable[..., Simulation]) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
@@ -167,7 +180,9 @@ def test_a_cursor_that_cannot_be_set_hides_nothing(make):
     assert "continues at 5, but holds only 0 to 2" in errors(sim)
 
 
-def test_a_topic_that_is_deleted_costs_one_task_and_no_more(make):
+def test_a_topic_that_is_deleted_costs_one_task_and_no_more(
+    make: Callable[..., Simulation],
+) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
@@ -177,7 +192,9 @@ def test_a_topic_that_is_deleted_costs_one_task_and_no_more(make):
     assert len(sim.metadata.tasks.list()) <= 2
 
 
-def test_a_gap_whose_messages_are_gone_is_an_error_with_its_mend(make):
+def test_a_gap_whose_messages_are_gone_is_an_error_with_its_mend(
+    make: Callable[..., Simulation],
+) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
@@ -194,7 +211,9 @@ def test_a_gap_whose_messages_are_gone_is_an_error_with_its_mend(make):
     assert len(sim.metadata.tasks.list()) == 2
 
 
-def test_messages_that_are_not_there_are_waited_for_if_the_spec_says_so(make):
+def test_messages_that_are_not_there_are_waited_for_if_the_spec_says_so(
+    make: Callable[..., Simulation],
+) -> None:
     tuning = {"maxRowsPerSegment": 1000, "skipSequenceNumberAvailabilityCheck": True}
     sim = make(tuning, taskDuration="PT1H")
     feed(sim, 10)
@@ -209,7 +228,9 @@ def test_messages_that_are_not_there_are_waited_for_if_the_spec_says_so(make):
     assert len(sim.metadata.tasks.list()) == 1
 
 
-def test_messages_that_go_while_they_are_waited_for_cost_no_task(make):
+def test_messages_that_go_while_they_are_waited_for_cost_no_task(
+    make: Callable[..., Simulation],
+) -> None:
     tuning = {"maxRowsPerSegment": 1000, "skipSequenceNumberAvailabilityCheck": True}
     sim = make(tuning, taskDuration="PT1H")
     feed(sim, 10)
@@ -226,7 +247,7 @@ def test_messages_that_go_while_they_are_waited_for_cost_no_task(make):
     until(sim, lambda: len(sim.metadata.tasks.list()) == 2)
 
 
-def test_going_on_by_itself_starts_each_group_once(make):
+def test_going_on_by_itself_starts_each_group_once(make: Callable[..., Simulation]) -> None:
     tuning = {"maxRowsPerSegment": 1000, "resetOffsetAutomatically": True}
     sim = make(tuning, taskCount=2, taskDuration="PT1H")
     feed(sim, 10)
@@ -238,7 +259,9 @@ def test_going_on_by_itself_starts_each_group_once(make):
     assert "continuing at" in errors(sim)
 
 
-def test_a_look_that_is_older_than_what_was_read_is_not_believed(make):
+def test_a_look_that_is_older_than_what_was_read_is_not_believed(
+    make: Callable[..., Simulation],
+) -> None:
     tuning = {"maxRowsPerSegment": 1000, "resetOffsetAutomatically": True}
     sim = make(tuning, taskDuration="PT1H", period="PT1S")
     feed(sim, 10)
@@ -247,23 +270,23 @@ def test_a_look_that_is_older_than_what_was_read_is_not_believed(make):
     until(sim, lambda: sim.published() == sim.good)
     truth = sim.broker.available
 
-    def earlier(topic, **asked):
+    def earlier(topic: str, **asked: Any) -> SeenTopic:
         found = truth(topic, **asked)
         partitions = {p: replace(a, latest=a.latest - 2) for p, a in found.partitions.items()}
         return replace(found, partitions=partitions)
 
-    sim.broker.available = earlier
+    sim.broker.available = earlier  # type: ignore[method-assign]
     sim.run(1.5)
     assert status(sim)["latestOffsets"] == {"0": 3, "1": 3}
     ask(sim, sim.overlord.supervisor_service.resume("flights"))
-    sim.broker.available = truth
+    sim.broker.available = truth  # type: ignore[method-assign]
     sim.run(30)
     assert sim.visible() == sim.good
     assert offsets(sim) == {0: 5, 1: 5}
     assert len(running(sim)) == 1
 
 
-def test_going_on_by_itself_waits_for_what_still_publishes(make):
+def test_going_on_by_itself_waits_for_what_still_publishes(make: Callable[..., Simulation]) -> None:
     tuning = {"maxRowsPerSegment": 1000, "resetOffsetAutomatically": True}
     sim = make(tuning, taskDuration="PT1H")
     feed(sim, 10)
@@ -284,7 +307,9 @@ def test_going_on_by_itself_waits_for_what_still_publishes(make):
 # supervisors that come and go
 
 
-def test_a_terminated_supervisors_offsets_do_not_serve_another_topic(make):
+def test_a_terminated_supervisors_offsets_do_not_serve_another_topic(
+    make: Callable[..., Simulation],
+) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
@@ -296,7 +321,7 @@ def test_a_terminated_supervisors_offsets_do_not_serve_another_topic(make):
     assert offsets(sim) == {0: 3, 1: 3}
 
 
-def test_a_cursor_is_dropped_also_when_the_broker_was_away(make):
+def test_a_cursor_is_dropped_also_when_the_broker_was_away(make: Callable[..., Simulation]) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
@@ -311,7 +336,9 @@ def test_a_cursor_is_dropped_also_when_the_broker_was_away(make):
     until(sim, lambda: sim.broker.cursors == {}, 30)
 
 
-def test_a_spec_that_cannot_be_read_any_more_keeps_no_overlord_from_starting(make):
+def test_a_spec_that_cannot_be_read_any_more_keeps_no_overlord_from_starting(
+    make: Callable[..., Simulation],
+) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
@@ -324,7 +351,9 @@ def test_a_spec_that_cannot_be_read_any_more_keeps_no_overlord_from_starting(mak
     until(sim, lambda: sim.visible() == sim.good)
 
 
-def test_offsets_of_stream_partitions_that_are_not_there_are_refused(make):
+def test_offsets_of_stream_partitions_that_are_not_there_are_refused(
+    make: Callable[..., Simulation],
+) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import orjson
 import pytest
-from indexing_kit import DAY_MS, OneTask, make_spec
-from metadata_kit import open_metadata
-from story_kit import ask, fail, running, until
 
 from penstock.core.intervals import parse_time
 from penstock.indexing.read_plan import SeenTopic
 from penstock.indexing.supervisor.stream_watch import StreamWatch
+from penstock.indexing.supervisor.supervisor_state import SupervisorState
 from penstock.indexing.supervisor.task_groups import StartPlan
-from penstock.indexing.supervisor.time_windows import PastTasks, limits_of
-from penstock.indexing.task_spec import TASK_TYPE, MessageTimes, make_task, message_times
+from penstock.indexing.supervisor.time_windows import PastTasks, RowTimeLimits, limits_of
+from penstock.indexing.task_spec import (
+    TASK_TYPE,
+    MessageTimes,
+    StreamTaskSpec,
+    make_task,
+    message_times,
+)
+from penstock.mailbox.background_calls import CallDispatcher
 from penstock.storage.metadata import TaskRow
 from penstock.testing.clock import VirtualClock
+from tests.harness.metadata_kit import open_metadata
+from tests.indexing.indexing_kit import DAY_MS, OneTask, make_spec
+from tests.indexing.simulation_kit import Simulation
+from tests.indexing.story_kit import ask, fail, running, until
 
 MINUTE_MS = 60_000
 NOW_MS = parse_time("2013-02-03T04:05:06")
@@ -41,7 +53,9 @@ NOW_MS = parse_time("2013-02-03T04:05:06")
         ),
     ],
 )
-def test_what_a_spec_says_becomes_the_limits_of_its_task(io, first_ms, end_ms):
+def test_what_a_spec_says_becomes_the_limits_of_its_task(
+    io: dict[str, Any], first_ms: int | None, end_ms: int | None
+) -> None:
     spec = make_spec(**io)
     times = message_times(spec.io, NOW_MS)
     assert times == MessageTimes(first_ms, end_ms)
@@ -49,7 +63,7 @@ def test_what_a_spec_says_becomes_the_limits_of_its_task(io, first_ms, end_ms):
     assert (task.min_time_ms, task.max_time_ms) == (first_ms, end_ms)
 
 
-def test_no_fresh_row_is_early_however_long_a_task_reads_and_what_is_late_stays():
+def test_no_fresh_row_is_early_however_long_a_task_reads_and_what_is_late_stays() -> None:
     hour_ms = 60 * MINUTE_MS
     spec = make_spec(
         earlyMessageRejectionPeriod="PT1H",
@@ -63,13 +77,13 @@ def test_no_fresh_row_is_early_however_long_a_task_reads_and_what_is_late_stays(
     assert later == MessageTimes(NOW_MS - hour_ms, NOW_MS + 6 * hour_ms)
 
 
-def test_wider_times_take_what_either_takes():
+def test_wider_times_take_what_either_takes() -> None:
     one, other = MessageTimes(5, 10), MessageTimes(3, 8)
     assert one.or_wider(other) == other.or_wider(one) == MessageTimes(3, 10)
     assert one.or_wider(MessageTimes(None, 20)) == MessageTimes(None, 20)
 
 
-def rows(clock, *minutes):
+def rows(clock: VirtualClock, *minutes: int) -> list[bytes]:
     """Return messages of so many minutes from now; each has its minutes as its number."""
     now_ms = clock.now_ms()
     return [
@@ -77,7 +91,7 @@ def rows(clock, *minutes):
     ]
 
 
-def test_a_task_that_reads_on_takes_rows_of_its_own_day(tmp_path):
+def test_a_task_that_reads_on_takes_rows_of_its_own_day(tmp_path: Path) -> None:
     world = OneTask(tmp_path)
     now_ms = world.clock.now_ms()
     times = {"max_time_ms": now_ms + DAY_MS, "early_period_ms": DAY_MS}
@@ -97,31 +111,33 @@ def test_a_task_that_reads_on_takes_rows_of_its_own_day(tmp_path):
 LATE = {"lateMessageRejectionPeriod": "PT10M", "taskDuration": "PT8H"}
 
 
-def send(sim, *minutes, partition=0):
+def send(sim: Simulation, *minutes: int, partition: int = 0) -> None:
     sim.broker.add("flights", partition, rows(sim.clock, *minutes))
 
 
-def lose(sim, task):
+def lose(sim: Simulation, task: str) -> None:
     ask(sim, sim.overlord.shutdown_task(task))
 
 
-def later(sim, minutes):
+def later(sim: Simulation, minutes: int) -> None:
     """Let time pass, in steps that leave nobody for lost."""
     for _ in range(minutes):
         sim.run(60)
 
 
-def publish(sim):
+def publish(sim: Simulation) -> None:
     ask(sim, sim.overlord.supervisor_service.hand_off("flights"))
 
 
-def read(sim, *, processed, late):
+def read(sim: Simulation, *, processed: int, late: int) -> None:
     """Wait until so much is published, and that is all."""
     until(sim, lambda: sim.metadata.counts("flights").processed == processed)
     assert sim.metadata.counts("flights").thrown_away_late == late
 
 
-def test_late_and_early_rows_of_a_supervisor_are_thrown_away(make):
+def test_late_and_early_rows_of_a_supervisor_are_thrown_away(
+    make: Callable[..., Simulation],
+) -> None:
     sim = make(
         lateMessageRejectionPeriod="PT1H", earlyMessageRejectionPeriod="PT1H", taskDuration="PT30M"
     )
@@ -135,7 +151,9 @@ def test_late_and_early_rows_of_a_supervisor_are_thrown_away(make):
 
 
 @pytest.mark.parametrize("overlord_dies", [False, True])
-def test_rows_in_time_for_a_lost_task_are_in_time_for_its_follower(make, overlord_dies):
+def test_rows_in_time_for_a_lost_task_are_in_time_for_its_follower(
+    make: Callable[..., Simulation], overlord_dies: bool
+) -> None:
     sim = make(**LATE)
     (lost,) = running(sim)
     send(sim, -8)
@@ -155,7 +173,9 @@ def test_rows_in_time_for_a_lost_task_are_in_time_for_its_follower(make, overlor
     read(sim, processed=1, late=0)
 
 
-def test_an_overlord_that_begins_after_the_loss_knows_the_limits(make):
+def test_an_overlord_that_begins_after_the_loss_knows_the_limits(
+    make: Callable[..., Simulation],
+) -> None:
     sim = make(**LATE)
     (lost,) = running(sim)
     send(sim, -8)
@@ -169,7 +189,9 @@ def test_an_overlord_that_begins_after_the_loss_knows_the_limits(make):
     until(sim, lambda: sim.visible() == [-8])
 
 
-def test_the_successor_of_a_task_that_published_judges_by_its_own_begin(make):
+def test_the_successor_of_a_task_that_published_judges_by_its_own_begin(
+    make: Callable[..., Simulation],
+) -> None:
     sim = make(**LATE)
     (lost,) = running(sim)
     lose(sim, lost)
@@ -186,28 +208,30 @@ def test_the_successor_of_a_task_that_published_judges_by_its_own_begin(make):
     read(sim, processed=2, late=1)
 
 
-def test_a_gap_is_read_again_with_the_limits_of_the_task_that_was_lost(make):
+def test_a_gap_is_read_again_with_the_limits_of_the_task_that_was_lost(
+    make: Callable[..., Simulation],
+) -> None:
     sim = make(**LATE)
     (lost,) = running(sim)
     send(sim, -8)
     until(sim, lambda: sim.visible() == [-8])
     later(sim, 4)
-    push, sim.deep_store.push = sim.deep_store.push, lambda *_: fail("the store is full")
+    push, sim.deep_store.push = sim.deep_store.push, lambda *_: fail("the store is full")  # type: ignore[method-assign]
     publish(sim)
     until(sim, lambda: len(sim.overlord.active_tasks()) == 2)
     send(sim, -8, -1)
     until(sim, lambda: -1 in sim.visible())
-    sim.deep_store.push = push
+    sim.deep_store.push = push  # type: ignore[method-assign]
     lose(sim, lost)
     publish(sim)
     until(sim, lambda: sim.metadata.counts("flights").processed == 3)
     assert sim.published() == [-8, -8, -1]
 
 
-def test_other_limits_hold_at_once(make):
+def test_other_limits_hold_at_once(make: Callable[..., Simulation]) -> None:
     sim = make(taskDuration="PT8H")
     (first,) = running(sim)
-    changed = sim.spec.to_json()
+    changed: dict[str, Any] = sim.spec.to_json()
     changed["spec"]["ioConfig"]["lateMessageRejectionPeriod"] = "PT10M"
     ask(sim, sim.overlord.supervisor_service.submit(changed))
     until(sim, lambda: sim.overlord.task(first).row.state == "SUCCESS")
@@ -216,7 +240,9 @@ def test_other_limits_hold_at_once(make):
     until(sim, lambda: sim.visible() == [-1])
 
 
-def test_a_lost_task_leaves_its_limits_to_its_own_stream_partitions(make):
+def test_a_lost_task_leaves_its_limits_to_its_own_stream_partitions(
+    make: Callable[..., Simulation],
+) -> None:
     sim = make(taskCount=2, **LATE)
     running(sim, 2)
     later(sim, 2)
@@ -226,36 +252,37 @@ def test_a_lost_task_leaves_its_limits_to_its_own_stream_partitions(make):
     assert set(limits(sim).values()) == set(first.values())
 
 
-def limits(sim):
+def limits(sim: Simulation) -> dict[str, tuple[int, int]]:
     """Return, by task, its stream partition and from when on rows are in time."""
     found = {}
     for row in sim.metadata.tasks.list(active=True):
-        (partition,) = row.payload["startOffsets"]
-        found[row.id] = (int(partition), row.payload["minTimeMs"])
+        payload: Any = row.payload
+        (partition,) = payload["startOffsets"]
+        found[row.id] = (int(partition), payload["minTimeMs"])
     return found
 
 
 class PastOfOne:
     """A supervisor with a metadata store to which tasks are written as they ended."""
 
-    def __init__(self, tmp_path):
+    def __init__(self, tmp_path: Path) -> None:
         self.spec = make_spec(lateMessageRejectionPeriod="PT10M")
         self.clock = clock = VirtualClock()
         self.store = open_metadata(tmp_path, clock)
-        self.asked = []
+        self.asked: list[int] = []
         tasks = SimpleNamespace(summaries=self.store.tasks.summaries, rows_of=self.rows_of)
         ports = SimpleNamespace(clock=clock, metadata=SimpleNamespace(tasks=tasks))
         self.state = SimpleNamespace(id=self.spec.supervisor_id, spec=self.spec, ports=ports)
 
     @property
-    def fresh(self):
+    def fresh(self) -> MessageTimes:
         return message_times(self.spec.io, self.clock.now_ms())
 
-    def rows_of(self, ids):
+    def rows_of(self, ids: Sequence[str]) -> Sequence[TaskRow]:
         self.asked.append(len(ids))
         return self.store.tasks.rows_of(ids)
 
-    def ended(self, *tasks):
+    def ended(self, *tasks: tuple[StreamTaskSpec, str]) -> None:
         self.clock.advance(ms=1)  # the newest are told by when they were made
         self.store.tasks.insert_new(
             [
@@ -271,7 +298,15 @@ class PastOfOne:
             ]
         )
 
-    def task(self, start, times, until=None, *, end=None, token="t"):
+    def task(
+        self,
+        start: Mapping[int, int],
+        times: MessageTimes,
+        until: Mapping[int, int] | None = None,
+        *,
+        end: Mapping[int, int] | None = None,
+        token: str = "t",
+    ) -> StreamTaskSpec:
         return make_task(
             *(self.spec, 0, start, end),
             topic_id="",
@@ -280,19 +315,26 @@ class PastOfOne:
             retaken_until=until,
         )
 
-    def limits(self, start, latest, end=None):
-        past = PastTasks(self.state)
-        return limits_of(self.state, StartPlan(0, start, end), past, latest)
+    def limits(
+        self,
+        start: Mapping[int, int],
+        latest: Mapping[int, int],
+        end: Mapping[int, int] | None = None,
+    ) -> RowTimeLimits:
+        past = PastTasks(cast("SupervisorState", self.state))
+        return limits_of(
+            cast("SupervisorState", self.state), StartPlan(0, start, end), past, latest
+        )
 
 
 @pytest.fixture
-def past(tmp_path):
+def past(tmp_path: Path) -> Iterator[PastOfOne]:
     made = PastOfOne(tmp_path)
     yield made
     made.store.close()
 
 
-def test_rows_of_a_lost_follower_are_in_time_for_whoever_reads_them_again(past):
+def test_rows_of_a_lost_follower_are_in_time_for_whoever_reads_them_again(past: PastOfOne) -> None:
     first, follower = past.task({0: 0}, MessageTimes(5)), past.task({0: 10}, MessageTimes(7))
     past.ended((first, "FAILED"))
     past.ended((follower, "FAILED"))
@@ -308,7 +350,9 @@ def test_rows_of_a_lost_follower_are_in_time_for_whoever_reads_them_again(past):
     assert past.limits({0: 15}, {0: 40}).until == {}
 
 
-def test_a_lost_follower_with_wider_limits_than_the_first_widens_those_of_the_next(past):
+def test_a_lost_follower_with_wider_limits_than_the_first_widens_those_of_the_next(
+    past: PastOfOne,
+) -> None:
     # As after a clock was set back.
     first, follower = past.task({0: 0}, MessageTimes(7)), past.task({0: 10}, MessageTimes(5))
     past.ended((first, "FAILED"))
@@ -318,7 +362,7 @@ def test_a_lost_follower_with_wider_limits_than_the_first_widens_those_of_the_ne
     assert past.limits({0: 0}, {0: 15}, end={0: 10}).times == MessageTimes(7)
 
 
-def test_what_was_published_since_is_nobodys_to_take_again(past):
+def test_what_was_published_since_is_nobodys_to_take_again(past: PastOfOne) -> None:
     lost, instead = (
         past.task({0: 10}, MessageTimes(5)),
         past.task({0: 10}, MessageTimes(5), {0: 15}, token="u"),
@@ -330,12 +374,15 @@ def test_what_was_published_since_is_nobodys_to_take_again(past):
     assert past.limits({0: 0}, {0: 40}).times == past.fresh
 
 
-def test_how_far_a_lost_task_may_have_read_is_told_by_a_look_that_began_later():
-    looks = []
+def test_how_far_a_lost_task_may_have_read_is_told_by_a_look_that_began_later() -> None:
+    looks: list[Callable[[SeenTopic], object]] = []
     calls = SimpleNamespace(call=lambda _lane, _what, done, _failed: looks.append(done))
     source = SimpleNamespace(available=None)
-    stream = StreamWatch(source, "hold", calls, "lane")
-    look = lambda: stream.poll(lambda: None, lambda _error: None)  # noqa: E731
+    stream = StreamWatch(source, "hold", cast("CallDispatcher", calls), "lane")
+
+    def look() -> None:
+        stream.poll(lambda: None, lambda _error: None)
+
     assert not stream.is_newer_than_losses
     look()
     stream.note_loss()
@@ -346,13 +393,13 @@ def test_how_far_a_lost_task_may_have_read_is_told_by_a_look_that_began_later():
     assert stream.is_newer_than_losses
 
 
-def test_groups_that_start_together_read_the_past_once(past):
+def test_groups_that_start_together_read_the_past_once(past: PastOfOne) -> None:
     done = [past.task({p: 0}, MessageTimes(p)) for p in range(250)]
     past.ended(*((task, "FAILED" if p == 7 else "SUCCESS") for p, task in enumerate(done)))
-    shared = PastTasks(past.state)
+    shared = PastTasks(cast("SupervisorState", past.state))
     # The last one never had a task: all there are is looked through for it.
     found = [
-        limits_of(past.state, StartPlan(0, {p: 0}), shared, {p: 3}).times
+        limits_of(cast("SupervisorState", past.state), StartPlan(0, {p: 0}), shared, {p: 3}).times
         for p in [7, *range(249), 1_000]
     ]
     assert found[0] == MessageTimes(7)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -21,7 +23,7 @@ DAY = Interval(0, 86_400_000)
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path: Path) -> TaskFolder:
     made = TaskFolder(str(tmp_path / "task"), OsFileSystem())
     made.restore_commit(set())
     return made
@@ -39,7 +41,13 @@ def write(path: str, content: bytes, rows: int) -> DataFile:
     return DataFile(path, DAY, rows, len(content), 0, 1, (("__time", "TIMESTAMP"),))
 
 
-def persist(number: int, *files: DataFile, sequence="B_0", level=0, bad=()) -> Persist:
+def persist(
+    number: int,
+    *files: DataFile,
+    sequence: str = "B_0",
+    level: int = 0,
+    bad: tuple[BadFile, ...] = (),
+) -> Persist:
     return Persist(
         number,
         sequence,
@@ -64,19 +72,21 @@ def again(folder: TaskFolder) -> TaskFolder:
     return TaskFolder(folder.path, OsFileSystem())
 
 
-def test_what_was_committed_is_found(folder):
+def test_what_was_committed_is_found(folder: TaskFolder) -> None:
     commit = committed(folder, 3)
     assert again(folder).restore_commit({"B_0"}) == commit
 
 
-def test_an_empty_folder_has_nothing(folder):
+def test_an_empty_folder_has_nothing(folder: TaskFolder) -> None:
     assert again(folder).restore_commit({"B_0"}) is None
     assert again(folder).restore_sequences() is None
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut"])
 @pytest.mark.parametrize("index", [0, 1, 2])
-def test_a_damaged_file_takes_its_persist_and_those_behind_it(folder, damage, index):
+def test_a_damaged_file_takes_its_persist_and_those_behind_it(
+    folder: TaskFolder, damage: str, index: int
+) -> None:
     commit = committed(folder, 3)
     path = commit.persists[index].files[0].path
     if damage == "cut":
@@ -84,25 +94,32 @@ def test_a_damaged_file_takes_its_persist_and_those_behind_it(folder, damage, in
     else:
         OsFileSystem().unlink(path)
     found = again(folder).restore_commit({"B_0"})
+    assert found is not None
+    assert commit is not None
     assert found.persists == commit.persists[:index]
+    assert found is not None
     assert found.current == {0: index * 10}
     assert again(folder).restore_commit({"B_0"}) == found
     for gone in commit.persists[index:]:
         assert not OsFileSystem().exists(gone.files[0].path)
 
 
-def test_persists_of_published_sequences_are_dropped_even_if_damaged(folder):
+def test_persists_of_published_sequences_are_dropped_even_if_damaged(folder: TaskFolder) -> None:
     first = persist(0, data_file(folder))
     second = persist(1, data_file(folder), sequence="B_1")
     folder.write_commit(CommitFile(0, {0: 0}).add(first).add(second))
     OsFileSystem().unlink(first.files[0].path)
     found = again(folder).restore_commit({"B_1"})
+    assert found is not None
     assert found.persists == (second,)
+    assert found is not None
     assert found.current == {0: 20}
 
 
 @pytest.mark.parametrize("written", ["now", "by an earlier release"])
-def test_a_folder_that_was_moved_has_its_own_files(folder, tmp_path, written):
+def test_a_folder_that_was_moved_has_its_own_files(
+    folder: TaskFolder, tmp_path: Path, written: str
+) -> None:
     """The original may still be at the old place: a copy must not touch its files."""
     bad = BadFile(f"{folder.new_folder('bad')}/x.bin", 3)
     write(bad.path, b"bad", 1)
@@ -116,14 +133,16 @@ def test_a_folder_that_was_moved_has_its_own_files(folder, tmp_path, written):
     shutil.copytree(before, after)
     moved = TaskFolder(str(after), OsFileSystem())
     found = moved.restore_commit({"B_0"})
-    paths = [f.path for p in found.persists for f in (*p.files, *p.bad_files)]
+    assert found is not None
+    paths = [f.path for p in found.persists for f in p.files]
+    paths += [f.path for p in found.persists for f in p.bad_files]
     assert len(paths) == 2
     assert all(path.startswith(f"{after}/") for path in paths)
     moved.delete(paths)
     assert again(folder).restore_commit({"B_0"}) == commit
 
 
-def test_litter_is_deleted(folder):
+def test_litter_is_deleted(folder: TaskFolder) -> None:
     committed(folder, 1)
     litter = write(f"{folder.new_folder('merge')}/deep/part.parquet", b"y", 1)
     other = again(folder)
@@ -131,9 +150,9 @@ def test_litter_is_deleted(folder):
     assert not OsFileSystem().exists(litter.path)
 
 
-def test_no_name_of_a_folder_comes_again_though_nothing_of_it_is_left(folder):
+def test_no_name_of_a_folder_comes_again_though_nothing_of_it_is_left(folder: TaskFolder) -> None:
     """A query that began before the publish may still read the file that it was told."""
-    seen = set()
+    seen: set[object] = set()
     for _ in range(3):
         started = again(folder)
         started.restore_commit(set())
@@ -146,41 +165,42 @@ def test_no_name_of_a_folder_comes_again_though_nothing_of_it_is_left(folder):
     "content",
     [b"", b"{", b"[]", b"{}", b'{"format": 1}', b'{"format": 1, "number": "x"}'],
 )
-def test_a_damaged_commit_is_told(folder, content):
+def test_a_damaged_commit_is_told(folder: TaskFolder, content: bytes) -> None:
     OsFileSystem().write_atomically(f"{folder.path}/commit.json", content)
     with pytest.raises(CorruptData, match=r"commit\.json"):
         again(folder).restore_commit({"B_0"})
 
 
-def test_a_commit_that_contradicts_itself_is_told_even_without_assertions():
+def test_a_commit_that_contradicts_itself_is_told_even_without_assertions() -> None:
     value = CommitFile(0, {0: 0}).add(persist(0)).add(persist(1)).to_json()
-    first, last = value["persists"]
+    persists: Any = value["persists"]
+    first, last = persists
     for wrong in ({"persists": [last, first]}, {"current": {"0": 7}}):
         with pytest.raises(CorruptData, match=r"commit\.json.*end of") as caught:
             CommitFile.from_json(value | wrong, source="commit.json")
         assert isinstance(caught.value.__cause__, ValueError)
 
 
-def test_a_newer_commit_is_refused_with_both_numbers(folder):
+def test_a_newer_commit_is_refused_with_both_numbers(folder: TaskFolder) -> None:
     value = committed(folder, 1).to_json() | {"format": 7}
     OsFileSystem().write_atomically(f"{folder.path}/commit.json", orjson.dumps(value))
     with pytest.raises(InvalidRequest, match="format number 7, but this release reads up to 2"):
         again(folder).restore_commit({"B_0"})
 
 
-def test_sequences_survive(folder):
+def test_sequences_survive(folder: TaskFolder) -> None:
     sequences = TaskSequences.begin("B", {0: 5})
     folder.write_sequences(sequences)
     assert again(folder).restore_sequences() == sequences
 
 
-def test_a_removed_folder_is_gone(folder, tmp_path):
+def test_a_removed_folder_is_gone(folder: TaskFolder, tmp_path: Path) -> None:
     committed(folder, 2)
     folder.remove()
     assert not (tmp_path / "task").exists()
 
 
-def test_small_persists_fold_level_by_level(folder):
+def test_small_persists_fold_level_by_level(folder: TaskFolder) -> None:
     commit = committed(folder, 3)
     assert commit.to_fold(4, 1000) == ()
     run = commit.to_fold(3, 1000)
@@ -188,20 +208,26 @@ def test_small_persists_fold_level_by_level(folder):
     assert commit.to_fold(3, 10) == ()
     merged = data_file(folder, 30)
     folded = commit.fold(run, (merged,))
+    assert commit is not None
+    assert folded is not None
     assert folded.current == commit.current
+    assert folded is not None
     assert folded.counts("B_0") == RowCounts(processed=30)
+    assert folded is not None
     assert folded.files("B_0") == (merged,)
+    assert folded is not None
     assert folded.to_fold(1, 1000)[0].level == 1
+    assert folded is not None
     assert CommitFile.from_json(folded.to_json(), source="x") == folded
 
 
-def test_a_fold_of_what_was_published_meanwhile_is_thrown_away(folder):
+def test_a_fold_of_what_was_published_meanwhile_is_thrown_away(folder: TaskFolder) -> None:
     commit = committed(folder, 3)
     run = commit.persists[:2]
     assert commit.without("B_0").fold(run, (data_file(folder),)) is None
 
 
-def test_dead_letters_are_remembered_beyond_their_persists():
+def test_dead_letters_are_remembered_beyond_their_persists() -> None:
     bad = BadFile("bad.jsonl", 7)
     commit = CommitFile(0, {0: 0}).add(persist(0, bad=(bad,)))
     assert commit.unsent() == bad
@@ -214,7 +240,7 @@ def test_dead_letters_are_remembered_beyond_their_persists():
 # power loss
 
 
-def run_three_persists(fs: CrashableFileSystem, done: list[int]) -> None:
+def run_three_persists(fs: CrashableFileSystem, done: list[object]) -> None:
     folder = TaskFolder("/tasks/a", fs)
     folder.restore_commit({"B_0"})
     commit = CommitFile(0, {0: 0})
@@ -232,12 +258,13 @@ def run_three_persists(fs: CrashableFileSystem, done: list[int]) -> None:
         done.append(number)
 
 
-def test_power_loss_at_any_step_leaves_a_commit_that_holds():
+def test_power_loss_at_any_step_leaves_a_commit_that_holds() -> None:
     whole = CrashableFileSystem()
     run_three_persists(whole, [])
     for step in range(1, whole.steps + 1):
         for seed in range(4):
-            fs, done = CrashableFileSystem(), []
+            fs = CrashableFileSystem()
+            done: list[object] = []
             fs.kill_at(step)
             with suppress(PowerLoss):
                 run_three_persists(fs, done)

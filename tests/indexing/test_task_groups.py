@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from indexing_kit import make_task
 
 from penstock.core.state_machine import IMPOSSIBLE, Transition
 from penstock.indexing.ports import TaskPhase, TaskReport
@@ -25,9 +25,12 @@ from penstock.indexing.supervisor.task_groups import (
     first_offsets,
     plan_starts,
 )
+from tests.indexing.indexing_kit import make_task
 
 
-def group(start, end=None, *, number=0):
+def group(
+    start: Mapping[int, int], end: Mapping[int, int] | None = None, *, number: int = 0
+) -> TaskGroup:
     name = f"{start}-{end}"
     state = GroupState.READING if end is None else GroupState.PUBLISHING
     task = make_task(start, id=name, base_sequence_name=name, group_id=number)
@@ -36,31 +39,38 @@ def group(start, end=None, *, number=0):
     return made
 
 
-def gaps(committed, *groups):
+def gaps(
+    committed: Mapping[int, int], *groups: TaskGroup
+) -> list[tuple[Mapping[int, int], Mapping[int, int] | None]]:
     return [(gap.plan.start, gap.plan.end) for gap in find_gaps(committed, groups)]
 
 
-def test_a_chain_without_holes_has_no_gap():
+def _ends(one: TaskGroup | StartPlan) -> Mapping[int, int]:
+    assert one.end is not None
+    return one.end
+
+
+def test_a_chain_without_holes_has_no_gap() -> None:
     assert gaps({0: 5}, group({0: 5}, {0: 9}), group({0: 9})) == []
     assert gaps({0: 7}, group({0: 5}, {0: 9}), group({0: 9})) == []
     assert gaps({}, group({0: 5})) == []
 
 
-def test_what_a_lost_task_left_is_a_gap():
+def test_what_a_lost_task_left_is_a_gap() -> None:
     assert gaps({0: 5}, group({0: 9})) == [({0: 5}, {0: 9})]
     chain = (group({0: 5}, {0: 9}), group({0: 12}, {0: 20}), group({0: 20}))
     assert gaps({0: 5}, *chain) == [({0: 9}, {0: 12})]
 
 
-def test_only_the_stream_partitions_that_are_missing_are_read_again():
+def test_only_the_stream_partitions_that_are_missing_are_read_again() -> None:
     assert gaps({0: 5, 1: 9}, group({0: 9, 1: 9})) == [({0: 5}, {0: 9})]
 
 
-def test_nothing_behind_a_task_whose_end_is_not_known_is_a_gap():
+def test_nothing_behind_a_task_whose_end_is_not_known_is_a_gap() -> None:
     assert gaps({0: 5}, group({0: 5}), group({0: 9})) == []
 
 
-def test_tasks_of_other_groups_may_come_before():
+def test_tasks_of_other_groups_may_come_before() -> None:
     """Two groups become one: the reader of both begins behind each."""
     before = (group({0: 0}, {0: 9}), group({1: 0}, {1: 4}, number=1))
     assert gaps({0: 0, 1: 0}, *before, group({0: 9, 1: 4})) == []
@@ -71,19 +81,21 @@ def test_tasks_of_other_groups_may_come_before():
     lost=st.sets(st.integers(0, 5)),
     committed=st.integers(0, 30),
 )
-def test_every_offset_is_committed_or_read_or_in_a_gap_once(cuts, lost, committed):
+def test_every_offset_is_committed_or_read_or_in_a_gap_once(
+    cuts: Sequence[int], lost: set[int], committed: int
+) -> None:
     committed = min(committed, cuts[-1])
     chain = [group({0: a}, {0: b}) for a, b in itertools.pairwise(cuts)]
-    alive = [g for n, g in enumerate(chain) if n not in lost and g.end[0] > committed]
+    alive = [g for n, g in enumerate(chain) if n not in lost and _ends(g)[0] > committed]
     last = group({0: cuts[-1]})
     found = find_gaps({0: committed}, [*reversed(alive), last])
-    spans = [(g.task.start_offsets[0], g.end[0]) for g in alive]
-    spans += [(gap.plan.start[0], gap.plan.end[0]) for gap in found]
+    spans = [(g.task.start_offsets[0], _ends(g)[0]) for g in alive]
+    spans += [(gap.plan.start[0], _ends(gap.plan)[0]) for gap in found]
     for offset in range(committed, cuts[-1]):
         assert sum(begin <= offset < end for begin, end in spans) == 1, (offset, spans)
 
 
-def test_groups_begin_behind_what_publishes_or_at_what_is_committed():
+def test_groups_begin_behind_what_publishes_or_at_what_is_committed() -> None:
     committed = {0: 5, 1: 6, 2: 7}
     plans = plan_starts(range(3), committed, [group({0: 5, 2: 7}, {0: 9, 2: 8})], 2)
     assert plans == [StartPlan(0, {0: 9, 2: 8}), StartPlan(1, {1: 6})]
@@ -91,7 +103,7 @@ def test_groups_begin_behind_what_publishes_or_at_what_is_committed():
     assert plan_starts(range(4), {0: 5}, [], 1) == [StartPlan(0, {0: 5})]
 
 
-def test_messages_that_are_gone_are_named():
+def test_messages_that_are_gone_are_named() -> None:
     there = {0: AvailableRange("f", 2, 8)}
     assert StartPlan(0, {0: 2}).gone(there) == {}
     assert StartPlan(0, {0: 8}).gone(there) == {}
@@ -101,7 +113,7 @@ def test_messages_that_are_gone_are_named():
     assert StartPlan(0, {0: 2}, {0: 9}).gone(there).keys() == {0}
 
 
-def test_the_first_look_decides_and_later_ones_begin_at_the_earliest():
+def test_the_first_look_decides_and_later_ones_begin_at_the_earliest() -> None:
     there = {0: AvailableRange("f", 2, 8), 1: AvailableRange("f", 3, 9)}
     assert first_offsets(there, None, earliest=False) == {0: 8, 1: 9}
     assert first_offsets(there, None, earliest=True) == {0: 2, 1: 3}
@@ -111,7 +123,7 @@ def test_the_first_look_decides_and_later_ones_begin_at_the_earliest():
 # replicas and their server priorities
 
 
-def replicated(*priorities, workers=None):
+def replicated(*priorities: int, workers: set[int] | tuple[object, ...] | None = None) -> TaskGroup:
     """A group with a replica of each priority, those of one priority further on one by one."""
     task = make_task({0: 0}, base_sequence_name="B")
     made = TaskGroup(task, GroupState.READING, 0)
@@ -124,7 +136,7 @@ def replicated(*priorities, workers=None):
     return made
 
 
-def test_a_priority_that_no_replica_has_lacks_and_one_too_many_goes():
+def test_a_priority_that_no_replica_has_lacks_and_one_too_many_goes() -> None:
     assert replicated(1, 0).replica_changes((1, 0)) == ReplicaChanges((), ())
     assert replicated().replica_changes((1, 1, -2)) == ReplicaChanges((1, 1, -2), ())
     assert replicated(1, 0).replica_changes((2, 1)) == ReplicaChanges((2,), ("t1",))
@@ -133,7 +145,7 @@ def test_a_priority_that_no_replica_has_lacks_and_one_too_many_goes():
     assert replicated(0, 0, workers={0}).replica_changes((0,)) == ReplicaChanges((), ("t1",))
 
 
-def test_replica_changes_end_the_work_if_nobody_who_has_a_worker_stays():
+def test_replica_changes_end_the_work_if_nobody_who_has_a_worker_stays() -> None:
     one = replicated(1, 0)
     assert one.is_at_end_with(one.replica_changes((3, 2)))
     assert not one.is_at_end_with(one.replica_changes((3, 1)))
@@ -148,7 +160,9 @@ priorities = st.lists(st.integers(-2, 2), max_size=10)
 
 
 @given(priorities, priorities, st.sets(st.integers(0, 9)))
-def test_no_more_replicas_change_than_must(there, wanted, workers):
+def test_no_more_replicas_change_than_must(
+    there: Sequence[int], wanted: Sequence[int], workers: set[int]
+) -> None:
     one = replicated(*there, workers=workers)
     changes = one.replica_changes(wanted)
     gone = [one.replicas[task_id].task.server_priority for task_id in changes.surplus]
@@ -204,6 +218,7 @@ class Facts:
     def after(self, event: GroupEvent) -> Facts:
         """Return the facts after an event, and check its effects."""
         outcome = TASK_GROUP_MACHINE.transition(self.state, event)
+        assert isinstance(outcome, Transition)
         now = replace(self, state=outcome.state)
         if event in _RESULTS:
             now = replace(now, agreement=None)
@@ -233,7 +248,7 @@ class Facts:
         return self
 
 
-def test_every_sequence_of_events_keeps_the_promises_and_reaches_every_cell():
+def test_every_sequence_of_events_keeps_the_promises_and_reaches_every_cell() -> None:
     """All facts that any number of events can make: there are few."""
     left = [Facts(state) for state in TASK_GROUP_MACHINE.initial]
     known, reported = set(left), set()
@@ -254,7 +269,7 @@ def test_every_sequence_of_events_keeps_the_promises_and_reaches_every_cell():
     }
 
 
-def test_a_group_that_agrees_on_something_gets_no_other_task_in_line():
+def test_a_group_that_agrees_on_something_gets_no_other_task_in_line() -> None:
     for state in _IS_AGREEING:
         for event in (
             *(GroupEvent.LAGGING, GroupEvent.END_WANTED, GroupEvent.CHECKPOINT_WANTED),
@@ -263,7 +278,7 @@ def test_a_group_that_agrees_on_something_gets_no_other_task_in_line():
             assert not isinstance(TASK_GROUP_MACHINE.outcome(state, event), Transition)
 
 
-def test_groups_that_agree_or_publish_count_against_the_number_that_may_end():
+def test_groups_that_agree_or_publish_count_against_the_number_that_may_end() -> None:
     for state in GroupState:
         one = group({0: 5})
         one.state = state

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
 import pytest
-from indexing_kit import OneTask, event
 
 from penstock.core.errors import (
     Dependency,
@@ -13,38 +16,42 @@ from penstock.core.errors import (
     Unavailable,
 )
 from penstock.core.intervals import Interval
-from penstock.indexing.actions import AnnounceFiles, PublishSegments, SegmentAllocate
+from penstock.indexing.actions import PublishSegments, SegmentAllocate
 from penstock.indexing.engine import EngineUnavailable, RowCounts
-from penstock.indexing.ports import TaskState
+from penstock.indexing.ports import TaskAction, TaskState
+from penstock.segments.segment import SegmentId
+from tests.indexing.indexing_kit import OneTask, event
+
+Answer = TypeVar("Answer")
 
 DAY = Interval.parse("2013-01-01/2013-01-02")
 
 
 @pytest.fixture
-def world(tmp_path):
+def world(tmp_path: Path) -> Iterator[OneTask]:
     made = OneTask(tmp_path)
     yield made
     made.metadata.close()
 
 
-def feed(world, count):
+def feed(world: OneTask, count: int) -> None:
     for n in range(count):
         world.broker.add("flights", n % 2, [event(n)])
     world.run(lambda: sum(world.task._context.state.commit.current.values()) == count)
 
 
-def agree_on_the_end(world):
+def agree_on_the_end(world: OneTask) -> None:
     offsets = world.ask(world.task.pause())
     world.ask(world.task.set_end_offsets(offsets, finish=True))
 
 
-def files(world) -> list[str]:
-    return sorted(path.name for path in (world.folder / "segments").glob("*"))
+def files(world: OneTask) -> list[str]:
+    return sorted(str(path) for path in world.deep_store.files())
 
 
-def test_a_publish_whose_answer_was_lost_keeps_its_files(world):
+def test_a_publish_whose_answer_was_lost_keeps_its_files(world: OneTask) -> None:
     feed(world, 8)
-    lost = []
+    lost: list[object] = []
 
     def lose_the_answer(moment: str) -> None:
         if moment == "after action" and not lost and world.metadata.snapshot("flights").segments:
@@ -59,11 +66,13 @@ def test_a_publish_whose_answer_was_lost_keeps_its_files(world):
     assert len(files(world)) == len(world.metadata.snapshot("flights").segments)
 
 
-def test_rows_that_are_not_announced_yet_are_not_published_out_of_sight(world, monkeypatch):
+def test_rows_that_are_not_announced_yet_are_not_published_out_of_sight(
+    world: OneTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     perform, away = world.actions.perform, [True]
 
-    def without_announcements(action):
-        if away and isinstance(action, AnnounceFiles):
+    def without_announcements(action: TaskAction[Answer]) -> Answer:
+        if away and type(action).__name__ == "AnnounceFiles":
             raise Unavailable("the overlord is away")
         return perform(action)
 
@@ -79,7 +88,7 @@ def test_rows_that_are_not_announced_yet_are_not_published_out_of_sight(world, m
     assert world.published() == list(range(4))
 
 
-def actions_of(name: str):
+def actions_of(name: str) -> list[SegmentAllocate | PublishSegments]:
     return [
         SegmentAllocate(name, (DAY,)),
         PublishSegments(name, (), {0: 0}, {0: 1}, RowCounts()),
@@ -87,26 +96,30 @@ def actions_of(name: str):
 
 
 @pytest.mark.parametrize("action", actions_of("another_0"), ids=lambda one: type(one).__name__)
-def test_a_task_acts_for_its_own_sequences_only(world, action):
+def test_a_task_acts_for_its_own_sequences_only(
+    world: OneTask, action: SegmentAllocate | PublishSegments
+) -> None:
     with pytest.raises(InvalidRequest, match="does not belong to the task"):
         world.handler.perform(world.spec.id, action.to_json())
     assert world.metadata.offsets("flights") == {0: 0, 1: 0}
     assert world.metadata.segments.pending("flights") == []
 
 
-def test_a_task_that_is_not_active_is_not_heard(world):
+def test_a_task_that_is_not_active_is_not_heard(world: OneTask) -> None:
     world.active = False
     for action in actions_of(f"{world.spec.base_sequence_name}_0"):
         with pytest.raises(LockRevoked, match="not active"):
             world.handler.perform(world.spec.id, action.to_json())
 
 
-def test_a_deep_storage_that_answers_503_is_waited_for_by_name(world, monkeypatch):
+def test_a_deep_storage_that_answers_503_is_waited_for_by_name(
+    world: OneTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     feed(world, 4)
     push = world.deep_store.push
     away = StorageUnavailable("s3://b/k: cannot write: 503 Slow Down")
 
-    def fail(*_given):
+    def fail(*_given: str | SegmentId) -> None:
         raise away
 
     monkeypatch.setattr(world.deep_store, "push", fail)
@@ -128,7 +141,9 @@ def test_a_deep_storage_that_answers_503_is_waited_for_by_name(world, monkeypatc
 
 
 @pytest.mark.parametrize("dependency", [Dependency.BROKER, Dependency.SPARK])
-def test_a_broker_and_a_spark_that_are_away_are_waited_for_by_name(world, monkeypatch, dependency):
+def test_a_broker_and_a_spark_that_are_away_are_waited_for_by_name(
+    world: OneTask, monkeypatch: pytest.MonkeyPatch, dependency: Dependency
+) -> None:
     feed(world, 2)
     where, what = {
         Dependency.BROKER: (type(world.broker), "available"),
@@ -136,7 +151,7 @@ def test_a_broker_and_a_spark_that_are_away_are_waited_for_by_name(world, monkey
     }[dependency]
     before = getattr(where, what)
 
-    def fail(*_given, **_more):
+    def fail(*_given: object, **_more: object) -> None:
         if dependency is Dependency.SPARK:
             raise EngineUnavailable("nothing answers at sc://localhost:1")
         raise Unavailable("refused", dependency=dependency)

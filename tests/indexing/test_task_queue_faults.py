@@ -5,9 +5,17 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from call_faults_kit import FAULTS
-from fault_cases_kit import FaultPlan
-from task_queue_faults_suite import INSIDE, OPERATIONS, Operation, attempt, count, pair
+
+from tests.harness.call_faults_kit import FAULTS
+from tests.indexing.task_queue_faults_suite import (
+    INSIDE,
+    OPERATIONS,
+    Operation,
+    attempt,
+    count,
+    pair,
+)
+from tests.kits.fault_cases_kit import FaultPlan
 
 # Each operation meets one kind of error here; the soak has all kinds, before and after each call.
 SAMPLE = list(zip(OPERATIONS, itertools.cycle(FAULTS), itertools.cycle([False, True])))

@@ -45,7 +45,9 @@ def possible(facts: Facts, event: TaskEvent) -> bool:
     return True
 
 
-def step(facts: Facts, event: TaskEvent, transition: Transition) -> Facts:
+def step(
+    facts: Facts, event: TaskEvent, transition: Transition[ActiveTaskState, TaskEffect]
+) -> Facts:
     """Carry out a transition on facts; every effect checks what must be true then."""
     before = facts
     facts = replace(facts, state=transition.state)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator, Sequence
+from concurrent.futures._base import Future
+from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
-from queue_kit import SaidWorker, TaskQueueWorld, held, kill, noop, states, submit
 
 from penstock.core.errors import Conflict, InvalidRequest, LockRevoked, Unavailable
-from penstock.indexing.lockbox.task_locks import Revoked
+from penstock.indexing.lockbox.task_locks import LockTask, Revoked, TaskRemoval
 from penstock.indexing.overlord.errors import QueueFull
 from penstock.indexing.overlord.lock_requests import lock_task, requests_for
 from penstock.indexing.overlord.runner.worker_config import WorkerConfig
@@ -22,7 +25,7 @@ from penstock.indexing.ports import (
     TaskState,
     WorkerChanges,
 )
-from penstock.indexing.specs.batch.batch_task_specs import parse_batch_task
+from penstock.indexing.specs.batch.batch_task_specs import NoopSpec, parse_batch_task
 from penstock.storage.metadata import (
     AllocateRequest,
     PublishRequest,
@@ -30,16 +33,19 @@ from penstock.storage.metadata import (
     SegmentRow,
     TaskRow,
 )
+from tests.indexing.queue_kit import SaidWorker, TaskQueueWorld, held, kill, noop, states, submit
 
 
 @pytest.fixture
-def world(tmp_path):
+def world(tmp_path: Path) -> Iterator[TaskQueueWorld]:
     made = TaskQueueWorld(tmp_path)
     yield made
     made.metadata.close()
 
 
-def test_a_task_waits_for_a_worker_and_goes_to_the_one_with_most_room(world):
+def test_a_task_waits_for_a_worker_and_goes_to_the_one_with_most_room(
+    world: TaskQueueWorld,
+) -> None:
     world.add("a")
     assert world.queue.index.all()["a"].worker is None
     small, large = world.worker("small", capacity=1), world.worker("large", capacity=3)
@@ -50,7 +56,9 @@ def test_a_task_waits_for_a_worker_and_goes_to_the_one_with_most_room(world):
     assert {w.name: w.capacity for w in world.queue.runner.workers()} == {"small": 1, "large": 3}
 
 
-def test_a_turn_does_not_begin_within_another_one(world, monkeypatch):
+def test_a_turn_does_not_begin_within_another_one(
+    world: TaskQueueWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It handled the events of the outer turn, and dropped those that it could not handle."""
     turns = world.queue._transitions
     with monkeypatch.context() as patch:
@@ -61,7 +69,7 @@ def test_a_turn_does_not_begin_within_another_one(world, monkeypatch):
     assert "b" in world.queue.index.all()
 
 
-def test_no_task_goes_where_no_slot_is_free(world):
+def test_no_task_goes_where_no_slot_is_free(world: TaskQueueWorld) -> None:
     worker = world.worker("w", capacity=1)
     world.add("a")
     world.add("b")
@@ -72,7 +80,7 @@ def test_no_task_goes_where_no_slot_is_free(world):
     assert worker.taken == ["a", "b"]
 
 
-def test_where_a_peon_answers_is_learnt_from_the_worker(world):
+def test_where_a_peon_answers_is_learnt_from_the_worker(world: TaskQueueWorld) -> None:
     worker = world.worker("w")
     world.add("a")
     worker.say("a", location=TaskLocation("h", 7))
@@ -81,7 +89,9 @@ def test_where_a_peon_answers_is_learnt_from_the_worker(world):
 
 
 @pytest.mark.parametrize("state", [TaskState.SUCCESS, TaskState.FAILED])
-def test_an_end_is_stored_told_and_forgotten_by_the_worker(world, state):
+def test_an_end_is_stored_told_and_forgotten_by_the_worker(
+    world: TaskQueueWorld, state: TaskState
+) -> None:
     worker = world.worker("w")
     world.add("a")
     worker.say("a", state, error="because")
@@ -92,7 +102,7 @@ def test_an_end_is_stored_told_and_forgotten_by_the_worker(world, state):
     assert world.queue.index.all() == {}
 
 
-def test_an_unknown_task_is_stopped(world):
+def test_an_unknown_task_is_stopped(world: TaskQueueWorld) -> None:
     worker = world.worker("w")
     worker.say("stray")
     world.settle(1)
@@ -100,17 +110,19 @@ def test_an_unknown_task_is_stopped(world):
     assert world.ended == []
 
 
-def test_a_worker_that_is_to_tell_everything_is_asked_until_it_does(world, monkeypatch):
+def test_a_worker_that_is_to_tell_everything_is_asked_until_it_does(
+    world: TaskQueueWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     worker = world.worker("w")
     here, asked = HistoryPlace(5, 7), []
 
-    def changes(after, _wait_ms):
+    def changes(after: HistoryPlace, _wait_ms: int) -> WorkerChanges:
         asked.append(after)
         if worker.error:
             raise worker.error
         return WorkerChanges(here, report=worker.report())
 
-    def shutdown(_task_id):
+    def shutdown(_task_id: str) -> None:
         worker.error = Unavailable("nobody there")
         raise worker.error
 
@@ -127,7 +139,7 @@ def test_a_worker_that_is_to_tell_everything_is_asked_until_it_does(world, monke
     assert worker.forgotten == ["stray"]
 
 
-def test_a_task_of_another_worker_is_stopped_here_only(world):
+def test_a_task_of_another_worker_is_stopped_here_only(world: TaskQueueWorld) -> None:
     first = world.worker("first")
     world.add("a")
     second = world.worker("second")
@@ -138,7 +150,7 @@ def test_a_task_of_another_worker_is_stopped_here_only(world):
     assert world.queue.index.all()["a"].worker == "first"
 
 
-def test_a_task_that_disappears_from_its_worker_has_failed(world):
+def test_a_task_that_disappears_from_its_worker_has_failed(world: TaskQueueWorld) -> None:
     worker = world.worker("w")
     world.add("a")
     world.settle(1)
@@ -147,7 +159,9 @@ def test_a_task_that_disappears_from_its_worker_has_failed(world):
     assert world.ended == [("a", TaskState.FAILED, "it disappeared from the worker w")]
 
 
-def test_a_task_that_a_former_overlord_handed_over_is_never_handed_over_again(world):
+def test_a_task_that_a_former_overlord_handed_over_is_never_handed_over_again(
+    world: TaskQueueWorld,
+) -> None:
     worker = world.worker("w")
     world.add("a")
     del worker.says["a"]
@@ -157,12 +171,15 @@ def test_a_task_that_a_former_overlord_handed_over_is_never_handed_over_again(wo
     assert world.ended == [("a", TaskState.FAILED, "it disappeared from the worker w")]
 
 
-def stored_worker(world, task_id: str) -> object:
-    return world.metadata.tasks.get(task_id).status["worker"]
+def stored_worker(world: TaskQueueWorld, task_id: str) -> object:
+    row = world.metadata.tasks.get(task_id)
+    return None if row is None else row.status.get("worker")
 
 
 @pytest.mark.parametrize("end", [None, TaskState.SUCCESS])
-def test_a_worker_with_a_new_name_keeps_the_tasks_of_its_folder(world, end):
+def test_a_worker_with_a_new_name_keeps_the_tasks_of_its_folder(
+    world: TaskQueueWorld, end: TaskState | None
+) -> None:
     """As after an upgrade, or a restore at another place; nobody waits for the old name."""
     old = world.worker("host:/was/here")
     submit(world, noop("a"))
@@ -187,7 +204,7 @@ def test_a_worker_with_a_new_name_keeps_the_tasks_of_its_folder(world, end):
         assert world.ended == [("a", end, "")]
 
 
-def test_an_announced_worker_does_not_lose_its_task_to_another(world):
+def test_an_announced_worker_does_not_lose_its_task_to_another(world: TaskQueueWorld) -> None:
     mine = world.worker("mine")
     submit(world, noop("a"))
     world.settle(1)
@@ -204,7 +221,9 @@ def test_an_announced_worker_does_not_lose_its_task_to_another(world):
     assert other.forgotten == ["a"]
 
 
-def test_a_task_whose_answer_was_lost_is_handed_over_again_if_it_did_not_arrive(world):
+def test_a_task_whose_answer_was_lost_is_handed_over_again_if_it_did_not_arrive(
+    world: TaskQueueWorld,
+) -> None:
     worker = world.worker("w")
     worker.error = Unavailable("the answer was lost")
     world.add("a")
@@ -215,10 +234,12 @@ def test_a_task_whose_answer_was_lost_is_handed_over_again_if_it_did_not_arrive(
     assert world.ended == []
 
 
-def test_a_worker_that_takes_nothing_and_yet_reports_is_asked_once_in_a_while(world, monkeypatch):
+def test_a_worker_that_takes_nothing_and_yet_reports_is_asked_once_in_a_while(
+    world: TaskQueueWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     worker, asked = world.worker("w"), []
 
-    def assign(task):
+    def assign(task: NoopSpec) -> None:
         asked.append(task.id)
         raise Unavailable("the disk of the tasks is full")
 
@@ -232,11 +253,11 @@ def test_a_worker_that_takes_nothing_and_yet_reports_is_asked_once_in_a_while(wo
     assert world.worker("other").taken == ["a"]
 
 
-def test_a_task_that_was_given_back_waits_for_the_next_overlord_too(world):
+def test_a_task_that_was_given_back_waits_for_the_next_overlord_too(world: TaskQueueWorld) -> None:
     worker = world.worker("w")
     worker.error = Conflict("all slots are taken")
     world.add("a")
-    assert world.metadata.tasks.get("a").status == {}
+    assert stored_worker(world, "a") is None
     worker.error = None
     world.start()
     world.settle(3)
@@ -244,14 +265,9 @@ def test_a_task_that_was_given_back_waits_for_the_next_overlord_too(world):
     assert world.ended == []
 
 
-def test_where_a_peon_answers_is_published(world):
-    world.queue.locate("nobody", TaskLocation("h", 1))
-    world.add("a")
-    world.queue.locate("a", TaskLocation("h", 1))
-    assert world.queue.index.all()["a"].location == TaskLocation("h", 1)
-
-
-def test_a_full_worker_gives_the_task_back_and_one_that_refuses_it_ends_it(world):
+def test_a_full_worker_gives_the_task_back_and_one_that_refuses_it_ends_it(
+    world: TaskQueueWorld,
+) -> None:
     worker = world.worker("w")
     worker.error = Conflict("all slots are taken")
     world.add("a")
@@ -262,7 +278,7 @@ def test_a_full_worker_gives_the_task_back_and_one_that_refuses_it_ends_it(world
     assert world.ended == [("a", TaskState.FAILED, "the worker w refuses it: no id of a task")]
 
 
-def test_tasks_of_a_worker_that_is_silent_for_long_have_failed(world):
+def test_tasks_of_a_worker_that_is_silent_for_long_have_failed(world: TaskQueueWorld) -> None:
     worker = world.worker("w")
     world.add("a")
     worker.error = Unavailable("nobody there")
@@ -274,7 +290,9 @@ def test_tasks_of_a_worker_that_is_silent_for_long_have_failed(world):
     assert "its worker w has not answered for 12" in error
 
 
-def test_tasks_of_a_worker_that_this_overlord_never_saw_have_failed_after_as_long(world):
+def test_tasks_of_a_worker_that_this_overlord_never_saw_have_failed_after_as_long(
+    world: TaskQueueWorld,
+) -> None:
     world.worker("w")
     world.add("a")
     world.announced.clear()
@@ -285,14 +303,16 @@ def test_tasks_of_a_worker_that_this_overlord_never_saw_have_failed_after_as_lon
     assert [task_id for task_id, _state, _error in world.ended] == ["a"]
 
 
-def test_workers_that_are_gone_are_forgotten(world):
+def test_workers_that_are_gone_are_forgotten(world: TaskQueueWorld) -> None:
     for number in range(20):
         world.announced.clear()
         world.worker(f"pod-{number}")
     assert [worker.name for worker in world.queue.runner.workers()] == ["pod-19"]
 
 
-def test_a_worker_that_is_not_announced_any_more_keeps_its_task_until_it_is_lost(world):
+def test_a_worker_that_is_not_announced_any_more_keeps_its_task_until_it_is_lost(
+    world: TaskQueueWorld,
+) -> None:
     worker = world.worker("w")
     world.add("a")
     world.announced.clear()
@@ -303,7 +323,7 @@ def test_a_worker_that_is_not_announced_any_more_keeps_its_task_until_it_is_lost
     assert world.ended == []
 
 
-def test_the_queue_is_bounded(world):
+def test_the_queue_is_bounded(world: TaskQueueWorld) -> None:
     world.options = TaskQueueOptions(max_tasks=2)
     world.start()
     world.add("a")
@@ -316,19 +336,21 @@ def test_the_queue_is_bounded(world):
 
 
 @pytest.mark.parametrize("task_id", ["", ".hidden", "a/b", "a\\b", "a\nb", "x" * 300])
-def test_an_id_must_be_able_to_name_a_folder(world, task_id):
+def test_an_id_must_be_able_to_name_a_folder(world: TaskQueueWorld, task_id: str) -> None:
     with pytest.raises(InvalidRequest, match=r"must not be empty|is not a valid task id"):
         world.add(task_id)
     assert world.metadata.tasks.list() == []
 
 
-def test_a_task_that_is_too_large_is_refused_with_the_numbers(world):
+def test_a_task_that_is_too_large_is_refused_with_the_numbers(world: TaskQueueWorld) -> None:
     task = parse_batch_task({"type": "noop", "id": "n", "context": {"x": "y" * 30_000}})
     with pytest.raises(InvalidRequest, match=r"30[0-9]{3} bytes, the maximum is 20000"):
         world.queue.add(task)
 
 
-def test_tasks_that_are_submitted_together_share_a_transaction(world, monkeypatch):
+def test_tasks_that_are_submitted_together_share_a_transaction(
+    world: TaskQueueWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.add("a")
     calls, insert_new = [], world.metadata.tasks.insert_new
     monkeypatch.setattr(
@@ -357,8 +379,10 @@ def test_tasks_that_are_submitted_together_share_a_transaction(world, monkeypatc
     assert fine.result() == "fine"
 
 
-def test_who_submits_when_the_store_is_away_is_told_so(world, monkeypatch):
-    def away(_rows):
+def test_who_submits_when_the_store_is_away_is_told_so(
+    world: TaskQueueWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(_rows: Sequence[TaskRow]) -> None:
         raise Unavailable("the database is away")
 
     intake = TaskSubmissions(lambda: world.queue, world.processor)
@@ -372,10 +396,12 @@ def test_who_submits_when_the_store_is_away_is_told_so(world, monkeypatch):
     assert again.result() == "a"
 
 
-def test_a_task_that_the_store_refuses_costs_others_nothing(world, monkeypatch):
+def test_a_task_that_the_store_refuses_costs_others_nothing(
+    world: TaskQueueWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     insert_new = world.metadata.tasks.insert_new
 
-    def refuse(rows):
+    def refuse(rows: Sequence[TaskRow]) -> set[str]:
         if any(row.id == "bad" for row in rows):
             raise InvalidRequest("the database cannot store such a value")
         return insert_new(rows)
@@ -391,7 +417,7 @@ def test_a_task_that_the_store_refuses_costs_others_nothing(world, monkeypatch):
     assert sorted(world.queue.index.all()) == ["a", "b"]
 
 
-def test_an_id_is_taken_once(world):
+def test_an_id_is_taken_once(world: TaskQueueWorld) -> None:
     world.add("a")
     with pytest.raises(Conflict):
         world.add("a")
@@ -399,15 +425,15 @@ def test_an_id_is_taken_once(world):
 
 
 def test_shutting_down_many_is_one_transaction_and_frees_no_slot_for_another_of_them(
-    world, monkeypatch
-):
+    world: TaskQueueWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     worker = world.worker("w", capacity=1)
     for name in "abc":
         world.add(name)
     world.settle()
     stored, set_statuses = [], world.metadata.tasks.set_statuses
 
-    def counted(changes):
+    def counted(changes: list[Any]) -> set[str]:
         stored.append([change[0] for change in changes])
         return set_statuses(changes)
 
@@ -421,7 +447,7 @@ def test_shutting_down_many_is_one_transaction_and_frees_no_slot_for_another_of_
     assert not world.queue.index.all()
 
 
-def test_shutting_down_ends_a_task_once(world):
+def test_shutting_down_ends_a_task_once(world: TaskQueueWorld) -> None:
     worker = world.worker("w")
     world.add("a")
     assert world.queue.shutdown("a", "enough")
@@ -431,12 +457,14 @@ def test_shutting_down_ends_a_task_once(world):
     assert worker.forgotten == ["a"]
 
 
-def test_an_end_that_cannot_be_stored_is_told_again_until_it_is(world, monkeypatch):
+def test_an_end_that_cannot_be_stored_is_told_again_until_it_is(
+    world: TaskQueueWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     worker = world.worker("w")
     world.add("a")
     set_statuses, tries = world.metadata.tasks.set_statuses, itertools.count()
 
-    def sometimes(*args):
+    def sometimes(*args: list[Any]) -> set[str]:
         if next(tries) < 2:
             raise Unavailable("the database is away")
         return set_statuses(*args)
@@ -451,14 +479,16 @@ def test_an_end_that_cannot_be_stored_is_told_again_until_it_is(world, monkeypat
     assert world.status("a")[0] == TaskState.SUCCESS
 
 
-def test_the_first_end_stands_though_the_answer_of_the_store_was_lost(tmp_path, monkeypatch):
+def test_the_first_end_stands_though_the_answer_of_the_store_was_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # The comparison with the store comes before the end is stored again.
     world = TaskQueueWorld(tmp_path, TaskQueueOptions(retry_ms=120_000))
     worker = world.worker("w")
     world.add("a")
     set_statuses = world.metadata.tasks.set_statuses
 
-    def stored_without_an_answer(changes):
+    def stored_without_an_answer(changes: list[Any]) -> None:
         set_statuses(changes)
         raise Unavailable("the connection broke")
 
@@ -472,7 +502,7 @@ def test_the_first_end_stands_though_the_answer_of_the_store_was_lost(tmp_path, 
     world.metadata.close()
 
 
-def test_an_error_that_no_text_can_hold_is_stored_as_far_as_it_goes(world):
+def test_an_error_that_no_text_can_hold_is_stored_as_far_as_it_goes(world: TaskQueueWorld) -> None:
     worker = world.worker("w")
     world.add("a")
     world.add("b")
@@ -486,7 +516,7 @@ def test_an_error_that_no_text_can_hold_is_stored_as_far_as_it_goes(world):
 # Locks
 
 
-def test_a_task_waits_for_its_locks_and_says_who_has_them(world):
+def test_a_task_waits_for_its_locks_and_says_who_has_them(world: TaskQueueWorld) -> None:
     worker = world.worker("w", capacity=9)
     submit(world, kill("a"), kill("b"), kill("c", (5, 6)), kill("d", datasource="e"))
     assert worker.taken == ["a", "c", "d"]
@@ -505,7 +535,7 @@ def test_a_task_waits_for_its_locks_and_says_who_has_them(world):
     assert world.why("b") == []
 
 
-def test_those_who_want_the_same_stand_in_line_the_urgent_first(world):
+def test_those_who_want_the_same_stand_in_line_the_urgent_first(world: TaskQueueWorld) -> None:
     worker = world.worker("w", capacity=9)
     submit(world, kill("a"), *(kill(f"t{n}") for n in range(5)))
     (lock, line) = world.why("t3")
@@ -530,7 +560,9 @@ def test_those_who_want_the_same_stand_in_line_the_urgent_first(world):
     assert held(world) == set()
 
 
-def test_a_release_tries_one_task_of_each_line(world, monkeypatch):
+def test_a_release_tries_one_task_of_each_line(
+    world: TaskQueueWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     submit(world, kill("a"), *(kill(f"t{n:03}") for n in range(200)))
     asked = []
     acquire = world.lockboxes.acquire
@@ -544,7 +576,7 @@ def test_a_release_tries_one_task_of_each_line(world, monkeypatch):
     assert asked == ["t000", "t001"]  # the first gets it, the next finds out that it has to wait
 
 
-def test_a_lock_that_a_running_task_lets_go_of_helps_who_waits(world):
+def test_a_lock_that_a_running_task_lets_go_of_helps_who_waits(world: TaskQueueWorld) -> None:
     worker = world.worker("w", capacity=9)
     holder = kill("a", (1, 3))
     submit(world, holder, kill("b"))
@@ -554,7 +586,9 @@ def test_a_lock_that_a_running_task_lets_go_of_helps_who_waits(world):
     assert worker.taken == ["a", "b"]
 
 
-def test_who_waits_for_a_lock_is_tried_when_another_task_takes_that_away(world):
+def test_who_waits_for_a_lock_is_tried_when_another_task_takes_that_away(
+    world: TaskQueueWorld,
+) -> None:
     worker = world.worker("w", capacity=9)
     low, high = kill("low", (1, 5)), kill("high", priority=90)
     submit(world, low, kill("b", (3, 4)), kill("c", (4, 6)))
@@ -565,7 +599,7 @@ def test_who_waits_for_a_lock_is_tried_when_another_task_takes_that_away(world):
     assert worker.taken == ["low", "b"]
 
 
-def test_a_task_that_ends_while_it_waits_leaves_nothing(world):
+def test_a_task_that_ends_while_it_waits_leaves_nothing(world: TaskQueueWorld) -> None:
     worker = world.worker("w", capacity=9)
     submit(world, kill("a"), kill("b"), kill("c"))
     world.queue.shutdown("b", "enough")
@@ -578,7 +612,7 @@ def test_a_task_that_ends_while_it_waits_leaves_nothing(world):
     assert world.lockboxes.why("b") == ()
 
 
-def test_locks_and_waiting_tasks_survive_the_overlord(world):
+def test_locks_and_waiting_tasks_survive_the_overlord(world: TaskQueueWorld) -> None:
     worker = world.worker("w", capacity=1)
     submit(world, kill("a"), kill("b"), kill("c", (5, 6)))
     world.start()
@@ -593,7 +627,7 @@ def test_locks_and_waiting_tasks_survive_the_overlord(world):
     assert held(world) == {"b", "c"}
 
 
-def test_a_group_that_lost_a_lock_while_nobody_led_has_failed(world):
+def test_a_group_that_lost_a_lock_while_nobody_led_has_failed(world: TaskQueueWorld) -> None:
     worker = world.worker("w", capacity=9)
     submit(world, kill("a"), kill("b", (5, 6)))
     (row,) = (row for row in world.metadata.locks.every()["d"] if row.task_id == "a")
@@ -610,7 +644,7 @@ def test_a_group_that_lost_a_lock_while_nobody_led_has_failed(world):
     assert held(world) == {"b"}
 
 
-def test_a_revoked_lock_is_found_by_its_running_owner(world):
+def test_a_revoked_lock_is_found_by_its_running_owner(world: TaskQueueWorld) -> None:
     worker = world.worker("w", capacity=9)
     low, high = kill("low"), kill("high", priority=90)
     submit(world, low)
@@ -625,7 +659,9 @@ def test_a_revoked_lock_is_found_by_its_running_owner(world):
         world.lockboxes.critical(lock_task(low), lambda _locks: None, intervals=[low.time]).result()
 
 
-def test_what_replacing_and_allocating_tasks_leave_is_gone_after_their_end(world):
+def test_what_replacing_and_allocating_tasks_leave_is_gone_after_their_end(
+    world: TaskQueueWorld,
+) -> None:
     worker = world.worker("w", capacity=9)
     task = parse_batch_task(
         {"type": "noop", "id": "r", "dataSource": "d", "context": {"useConcurrentLocks": True}}
@@ -636,11 +672,11 @@ def test_what_replacing_and_allocating_tasks_leave_is_gone_after_their_end(world
     world.metadata.allocate_segments([AllocateRequest("d", day, "r", "v1", allocator_id="r")])
     remove, segments = world.lockboxes.remove, world.metadata.segments
 
-    def left_for(task_id):
+    def left_for(task_id: str) -> set[str]:
         read = segments.used("d", replaced_by=task_id)
         return {row.id for row in segments.used("d")} - {row.id for row in read}
 
-    def append_first(mine):
+    def append_first(mine: LockTask) -> Future[TaskRemoval]:
         # An append that was on its way leaves something for the replacing task.
         row = SegmentRow("segment", "d", day, "v0", 0, 0, {})
         covering = {"segment": ReplaceLock("r", "v1")}
@@ -650,7 +686,7 @@ def test_what_replacing_and_allocating_tasks_leave_is_gone_after_their_end(world
         assert left_for("r") == {"segment"}
         return remove(mine)
 
-    world.lockboxes.remove = append_first
+    world.lockboxes.remove = append_first  # type: ignore[assignment,method-assign]
     worker.say("r", TaskState.SUCCESS)
     world.settle(1)
     assert left_for("r") == set()
@@ -675,7 +711,7 @@ TABLE = {
 }
 
 
-def at_stage(world, stage):
+def at_stage(world: TaskQueueWorld, stage: str) -> SaidWorker:
     """Bring the task t there; its lock is held by `holder` while it waits."""
     worker = world.worker("w", capacity=9) if stage in {"running", "ended"} else None
     if stage == "waiting":
@@ -692,7 +728,7 @@ def at_stage(world, stage):
     return worker or world.worker("w", capacity=0)
 
 
-def happens(world, worker, event):
+def happens(world: TaskQueueWorld, worker: SaidWorker, event: str) -> bool | None:
     match event:
         case "add":
             world.queue.add(kill("t"))
@@ -719,7 +755,7 @@ def happens(world, worker, event):
     ("event", "stage", "outcome"),
     [(e, s, o) for e, outcomes in TABLE.items() for s, o in zip(STAGES, outcomes, strict=True)],
 )
-def test_the_table_of_events(world, event, stage, outcome):
+def test_the_table_of_events(world: TaskQueueWorld, event: str, stage: str, outcome: str) -> None:
     worker = at_stage(world, stage)
     before = world.metadata.tasks.get("t")
     world.ended.clear()
@@ -737,11 +773,13 @@ def test_the_table_of_events(world, event, stage, outcome):
         assert ("t" in world.queue.index.all()) is (stage in ALIVE)
         assert ("t" in held(world)) is (stage in {"pending", "running"})
     elif outcome in {"added", "handed"}:
+        assert row is not None
         assert row.state == TaskState.RUNNING
         assert states(world)["t"] is RunnerState.PENDING
         assert "t" in held(world)
     else:
         state = TaskState.SUCCESS if outcome == "SUCCESS" else TaskState.FAILED
+        assert row is not None
         assert (row.state, ends) == (state, [("t", state)])
         assert "t" not in world.queue.index.all()
         assert "t" not in held(world)
@@ -750,7 +788,7 @@ def test_the_table_of_events(world, event, stage, outcome):
 
 
 @pytest.mark.parametrize("stage", ["waiting", "pending", "running"])
-def test_what_is_stored_no_more_is_dropped(world, stage):
+def test_what_is_stored_no_more_is_dropped(world: TaskQueueWorld, stage: str) -> None:
     if stage == "running":
         world.worker("w", capacity=9)
     submit(world, kill("a"), *([kill("b")] if stage == "waiting" else []))
@@ -762,7 +800,7 @@ def test_what_is_stored_no_more_is_dropped(world, stage):
     assert name not in held(world)
 
 
-def test_what_is_stored_by_others_is_taken_up(world):
+def test_what_is_stored_by_others_is_taken_up(world: TaskQueueWorld) -> None:
     worker = world.worker("w")
     row = kill("a").to_json()
     world.metadata.tasks.insert_new(
@@ -772,14 +810,16 @@ def test_what_is_stored_by_others_is_taken_up(world):
     assert worker.taken == ["a"]
 
 
-def test_what_others_end_while_it_is_read_is_not_taken_up(world, monkeypatch):
+def test_what_others_end_while_it_is_read_is_not_taken_up(
+    world: TaskQueueWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     worker = world.worker("w")
     tasks = world.metadata.tasks
     row = kill("a").to_json()
     tasks.insert_new([TaskRow(id="a", datasource="d", type="kill", group_id="a", payload=row)])
     active_ids = tasks.active_ids
 
-    def and_then_it_ends():
+    def and_then_it_ends() -> Sequence[str]:
         found = active_ids()
         tasks.set_status("a", TaskState.SUCCESS)
         return found
@@ -790,12 +830,14 @@ def test_what_others_end_while_it_is_read_is_not_taken_up(world, monkeypatch):
     assert "a" not in world.queue.index.all()
 
 
-def test_an_end_is_not_undone_by_a_look_that_began_before_it(world, monkeypatch):
+def test_an_end_is_not_undone_by_a_look_that_began_before_it(
+    world: TaskQueueWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     worker = world.worker("w")
     world.add("a")
     active_ids = world.metadata.tasks.active_ids
 
-    def and_then_it_ends():
+    def and_then_it_ends() -> Sequence[str]:
         found = active_ids()
         world.queue.shutdown("a", "enough")
         return found
@@ -807,7 +849,9 @@ def test_an_end_is_not_undone_by_a_look_that_began_before_it(world, monkeypatch)
     assert worker.taken == ["a"]
 
 
-def test_a_stopped_queue_stores_nothing_and_leaves_tasks_where_they_are(world):
+def test_a_stopped_queue_stores_nothing_and_leaves_tasks_where_they_are(
+    world: TaskQueueWorld,
+) -> None:
     worker = world.worker("w")
     world.add("a")
     world.queue.stop()
@@ -820,7 +864,7 @@ def test_a_stopped_queue_stores_nothing_and_leaves_tasks_where_they_are(world):
     assert world.status("a")[0] == TaskState.SUCCESS
 
 
-def test_the_first_end_stands(world):
+def test_the_first_end_stands(world: TaskQueueWorld) -> None:
     worker = world.worker("w")
     world.add("a")
     world.queue.shutdown("a", "enough", TaskState.SUCCESS)
@@ -830,7 +874,7 @@ def test_the_first_end_stands(world):
     assert worker.says == {}
 
 
-def test_a_thousand_tasks_go_through_in_order_of_priority(world):
+def test_a_thousand_tasks_go_through_in_order_of_priority(world: TaskQueueWorld) -> None:
     for n in range(1_000):
         world.queue.add(
             parse_batch_task({"type": "noop", "id": f"n{n}", "context": {"priority": n % 3}})

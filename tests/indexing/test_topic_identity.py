@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from indexing_kit import OneTask, event, make_spec, spec_json
-from simulation_kit import Simulation
-from story_kit import ask, fail, feed, running, status, until
 
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.engine import EngineFailure
@@ -16,12 +17,19 @@ from penstock.indexing.sequences import TaskSequences
 from penstock.indexing.task_spec import MessageTimes
 from penstock.indexing.task_spec import make_task as task_of
 from penstock.storage.metadata import CommittedRow
+from tests.indexing.indexing_kit import OneTask, event, make_spec, spec_json
+from tests.indexing.simulation_kit import Simulation
+from tests.indexing.story_kit import ask, fail, feed, running, status, until
 
 # one task
 
 
+def _has_announced(world: OneTask, count: int) -> bool:
+    return len(world.announced()) == count
+
+
 @pytest.fixture
-def world(tmp_path):
+def world(tmp_path: Path) -> Iterator[OneTask]:
     made = OneTask(tmp_path)
     made.kill()
     made.spec = made.spec.model_copy(update={"topic_id": made.broker.ids["flights"]})
@@ -30,28 +38,30 @@ def world(tmp_path):
     made.metadata.close()
 
 
-def fill(world, count, *, start=0):
+def fill(world: OneTask, count: int, *, start: int = 0) -> None:
     for n in range(start, start + count):
         world.broker.add("flights", n % 2, [event(n)])
 
 
-def make_again(world, count, *, partitions=2):
+def make_again(world: OneTask, count: int, *, partitions: int = 2) -> None:
     world.broker.create("flights", partitions)
     for n in range(900, 900 + count):
         world.broker.add("flights", n % partitions, [event(n)])
 
 
-def persisted_files(world):
+def persisted_files(world: OneTask) -> set[Path]:
     folder = world.folder / "tasks" / world.spec.id / "persist"
     return {path for path in folder.rglob("*") if path.is_file()}
 
 
-def ended(world):
+def ended(world: OneTask) -> bool:
     return world.task.result.state is not TaskState.RUNNING
 
 
 @pytest.mark.parametrize(("count", "partitions"), [(0, 2), (4, 2), (50, 2), (50, 1), (50, 4)])
-def test_a_task_publishes_what_it_read_of_the_old_topic_and_ends(world, count, partitions):
+def test_a_task_publishes_what_it_read_of_the_old_topic_and_ends(
+    world: OneTask, count: int, partitions: int
+) -> None:
     """Whether the new one is shorter, longer, or of another shape."""
     old = world.spec.topic_id
     fill(world, 10)
@@ -64,7 +74,7 @@ def test_a_task_publishes_what_it_read_of_the_old_topic_and_ends(world, count, p
     assert f"deleted and created again (id {old}, now" in world.report().error
 
 
-def test_a_topic_that_is_deleted_takes_nothing_with_it_that_was_read(world):
+def test_a_topic_that_is_deleted_takes_nothing_with_it_that_was_read(world: OneTask) -> None:
     fill(world, 10)
     world.run(lambda: len(world.announced()) == 10)
     del world.broker.topics["flights"]
@@ -74,7 +84,9 @@ def test_a_topic_that_is_deleted_takes_nothing_with_it_that_was_read(world):
 
 
 @pytest.mark.parametrize("count", [0, 50])
-def test_what_was_read_while_the_topic_was_made_again_is_nobodys(world, count):
+def test_what_was_read_while_the_topic_was_made_again_is_nobodys(
+    world: OneTask, count: int
+) -> None:
     """The log files of the new topic have the names of the old ones."""
     fill(world, 4)
     world.run(lambda: len(world.announced()) == 4)
@@ -88,14 +100,14 @@ def test_what_was_read_while_the_topic_was_made_again_is_nobodys(world, count):
     assert persisted_files(world) <= before
 
 
-def test_an_engine_that_fails_on_a_deleted_topic_is_no_failure(world):
+def test_an_engine_that_fails_on_a_deleted_topic_is_no_failure(world: OneTask) -> None:
     fill(world, 4)
     world.run(lambda: len(world.announced()) == 4)
     fill(world, 4, start=4)
     world.run(lambda: "persist" in world.lanes.waiting())
     del world.broker.topics["flights"]
 
-    def at(moment):
+    def at(moment: str) -> None:
         if "persist" in moment:
             raise EngineFailure("no such folder")
 
@@ -105,7 +117,7 @@ def test_an_engine_that_fails_on_a_deleted_topic_is_no_failure(world):
     assert world.published() == [0, 1, 2, 3]
 
 
-def test_an_end_that_was_agreed_and_cannot_be_reached_is_taken_back(world):
+def test_an_end_that_was_agreed_and_cannot_be_reached_is_taken_back(world: OneTask) -> None:
     fill(world, 4)
     world.run(lambda: len(world.announced()) == 4)
     fill(world, 4, start=4)
@@ -119,7 +131,7 @@ def test_an_end_that_was_agreed_and_cannot_be_reached_is_taken_back(world):
     assert world.report().end == {0: 2, 1: 2}
 
 
-def test_a_batch_waits_for_a_broker_that_is_down_and_counts_when_it_is_back(world):
+def test_a_batch_waits_for_a_broker_that_is_down_and_counts_when_it_is_back(world: OneTask) -> None:
     fill(world, 4)
     world.run(lambda: "persist" in world.lanes.waiting())
     world.broker.down = True
@@ -130,7 +142,7 @@ def test_a_batch_waits_for_a_broker_that_is_down_and_counts_when_it_is_back(worl
     assert len(world.engine.persists) == 1
 
 
-def test_a_task_of_before_there_were_ids_takes_the_first_it_sees(tmp_path):
+def test_a_task_of_before_there_were_ids_takes_the_first_it_sees(tmp_path: Path) -> None:
     world = OneTask(tmp_path)
     assert world.spec.topic_id == ""
     first = world.broker.ids["flights"]
@@ -146,7 +158,7 @@ def test_a_task_of_before_there_were_ids_takes_the_first_it_sees(tmp_path):
     world.metadata.close()
 
 
-def test_a_broker_that_gives_no_ids_is_read_as_before(world):
+def test_a_broker_that_gives_no_ids_is_read_as_before(world: OneTask) -> None:
     world.broker.ids.clear()
     fill(world, 4)
     world.run(lambda: len(world.announced()) == 4)
@@ -156,19 +168,19 @@ def test_a_broker_that_gives_no_ids_is_read_as_before(world):
     assert world.published() == [0, 1, 2, 3]
 
 
-def test_killed_at_any_time_a_task_of_a_deleted_topic_ends_the_same(tmp_path):
+def test_killed_at_any_time_a_task_of_a_deleted_topic_ends_the_same(tmp_path: Path) -> None:
     for steps in range(0, 60, 3):
         folder = tmp_path / str(steps)
         folder.mkdir()
         world = OneTask(folder)
         fill(world, 4)
-        world.run(lambda world=world: len(world.announced()) == 4)
+        world.run(partial(_has_announced, world, 4))
         make_again(world, 50)
         for _ in range(steps):
             world.step()
         world.kill()
         world.start()
-        world.run(lambda world=world: ended(world))
+        world.run(partial(ended, world))
         assert world.published() == [0, 1, 2, 3]
         world.metadata.close()
 
@@ -178,7 +190,9 @@ def test_killed_at_any_time_a_task_of_a_deleted_topic_ends_the_same(tmp_path):
     st.booleans(),
     st.integers(0, 20),
 )
-def test_cut_sequences_end_where_the_task_stands(lengths, is_final, persisted):
+def test_cut_sequences_end_where_the_task_stands(
+    lengths: Sequence[int], is_final: bool, persisted: int
+) -> None:
     state = TaskSequences.begin("b", {0: 0})
     end = 0
     for number, length in enumerate(lengths):
@@ -190,7 +204,7 @@ def test_cut_sequences_end_where_the_task_stands(lengths, is_final, persisted):
     cut = state.cut({0: persisted}).sequences
     assert cut.final == {0: persisted}
     assert all(item.is_read({0: persisted}) for item in cut.items)
-    assert sum(item.end[0] - item.start[0] for item in cut.items) == persisted
+    assert sum((item.end or {})[0] - item.start[0] for item in cut.items) == persisted
     assert [item.name for item in cut.items] == [item.name for item in state.items][
         : len(cut.items)
     ]
@@ -200,7 +214,7 @@ def test_cut_sequences_end_where_the_task_stands(lengths, is_final, persisted):
 # a supervisor
 
 
-def make_anew(sim, *counts):
+def make_anew(sim: Simulation, *counts: int) -> list[int]:
     """Delete the topic and make it again with so many messages in each stream partition."""
     sim.broker.create("flights", len(counts))
     numbers = []
@@ -210,13 +224,15 @@ def make_anew(sim, *counts):
     return numbers
 
 
-def errors(sim):
+def errors(sim: Simulation) -> str:
     return " ".join(error["exceptionMessage"] for error in status(sim)["recentErrors"])
 
 
 @pytest.mark.parametrize("counts", [(2, 2), (20, 20), (5, 5), (30,), (9, 9, 9)])
 @pytest.mark.parametrize("how", ["reading", "published", "suspended"])
-def test_the_new_topic_is_read_from_its_start(make, how, counts):
+def test_the_new_topic_is_read_from_its_start(
+    make: Callable[..., Simulation], how: str, counts: tuple[int, ...]
+) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
@@ -241,7 +257,7 @@ def test_the_new_topic_is_read_from_its_start(make, how, counts):
     assert (status(sim)["streamId"], status(sim)["healthy"]) == (now, True)
 
 
-def test_first_offsets_at_the_end_are_not_for_a_successor(make):
+def test_first_offsets_at_the_end_are_not_for_a_successor(make: Callable[..., Simulation]) -> None:
     sim = make(taskDuration="PT1H", useEarliestOffset=False)
     sim.run(5)
     feed(sim, 10)
@@ -250,22 +266,22 @@ def test_first_offsets_at_the_end_are_not_for_a_successor(make):
     until(sim, lambda: sim.visible() == sorted(sim.good + new))
 
 
-def test_the_new_one_waits_until_the_old_one_is_published(make):
+def test_the_new_one_waits_until_the_old_one_is_published(make: Callable[..., Simulation]) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
-    push, sim.deep_store.push = sim.deep_store.push, lambda *_: fail("the store is full")
+    push, sim.deep_store.push = sim.deep_store.push, lambda *_: fail("the store is full")  # type: ignore[method-assign]
     new = make_anew(sim, 20, 20)
     sim.run(30)
     assert len(sim.overlord.active_tasks()) == 1
     assert sim.visible() == sim.good
     assert sum(status(sim)["minimumLag"].values()) == 40
     assert sim.broker.cursors["flights", "supervisor.flights"] == {0: 0, 1: 0}
-    sim.deep_store.push = push
+    sim.deep_store.push = push  # type: ignore[method-assign]
     until(sim, lambda: sim.visible() == sorted(sim.good + new))
 
 
-def test_what_went_unread_is_counted(make):
+def test_what_went_unread_is_counted(make: Callable[..., Simulation]) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
@@ -280,7 +296,7 @@ def test_what_went_unread_is_counted(make):
     assert "{0: 5, 1: 5} is published; lost with it unread: 6 messages" in errors(sim)
 
 
-def test_a_topic_made_again_twice_is_read_as_it_is_now(make):
+def test_a_topic_made_again_twice_is_read_as_it_is_now(make: Callable[..., Simulation]) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
@@ -290,7 +306,9 @@ def test_a_topic_made_again_twice_is_read_as_it_is_now(make):
 
 
 @pytest.mark.parametrize("delay_s", [0, 0.3, 1, 3])
-def test_an_overlord_that_was_away_finds_it_out(make, delay_s):
+def test_an_overlord_that_was_away_finds_it_out(
+    make: Callable[..., Simulation], delay_s: float
+) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
@@ -298,10 +316,14 @@ def test_an_overlord_that_was_away_finds_it_out(make, delay_s):
     sim.run(delay_s)
     sim.kill_overlord()
     until(sim, lambda: sim.visible() == sorted(sim.good + new))
-    assert sim.metadata.committed("flights").topic_id == sim.broker.ids["flights"]
+    committed = sim.metadata.committed("flights")
+    assert committed is not None
+    assert committed.topic_id == sim.broker.ids["flights"]
 
 
-def test_a_deleted_topic_that_comes_back_later_is_read_from_its_start(make):
+def test_a_deleted_topic_that_comes_back_later_is_read_from_its_start(
+    make: Callable[..., Simulation],
+) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
@@ -312,7 +334,9 @@ def test_a_deleted_topic_that_comes_back_later_is_read_from_its_start(make):
     until(sim, lambda: sim.visible() == sorted(sim.good + new))
 
 
-def test_a_terminated_supervisor_that_is_submitted_again_finds_it_out(make):
+def test_a_terminated_supervisor_that_is_submitted_again_finds_it_out(
+    make: Callable[..., Simulation],
+) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
@@ -324,22 +348,24 @@ def test_a_terminated_supervisor_that_is_submitted_again_finds_it_out(make):
     until(sim, lambda: sim.visible() == sorted(sim.good + new))
 
 
-def test_offsets_of_before_there_were_ids_go_on(make):
+def test_offsets_of_before_there_were_ids_go_on(make: Callable[..., Simulation]) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 10)
     sim.metadata.begin_offsets("flights", {0: 3, 1: 3})
     until(sim, lambda: len(sim.visible()) == 4)
-    assert sim.metadata.committed("flights").topic_id == sim.broker.ids["flights"]
+    committed = sim.metadata.committed("flights")
+    assert committed is not None
+    assert committed.topic_id == sim.broker.ids["flights"]
     assert status(sim)["recentErrors"] == []
 
 
-def test_a_lost_task_of_the_old_topic_holds_nothing_up(make):
+def test_a_lost_task_of_the_old_topic_holds_nothing_up(make: Callable[..., Simulation]) -> None:
     """Nobody can read its messages again; what was read behind them is published all the same."""
     sim = make(taskDuration="PT1H")
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
     (lost,) = running(sim)
-    push, sim.deep_store.push = sim.deep_store.push, lambda *_: fail("the store is full")
+    push, sim.deep_store.push = sim.deep_store.push, lambda *_: fail("the store is full")  # type: ignore[method-assign]
     ask(sim, sim.overlord.supervisor_service.hand_off("flights"))
     until(sim, lambda: len(sim.overlord.active_tasks()) == 2)
     feed(sim, 6)
@@ -347,12 +373,12 @@ def test_a_lost_task_of_the_old_topic_holds_nothing_up(make):
     new = make_anew(sim, 20, 20)
     sim.run(3)
     ask(sim, sim.overlord.shutdown_task(lost))
-    sim.deep_store.push = push
+    sim.deep_store.push = push  # type: ignore[method-assign]
     until(sim, lambda: sim.visible() == sorted(sim.good[10:] + new), 60)
     assert "{0: 0, 1: 0} to {0: 5, 1: 5} are lost with it" in errors(sim)
 
 
-def test_the_new_topic_is_held_at_its_start(make):
+def test_the_new_topic_is_held_at_its_start(make: Callable[..., Simulation]) -> None:
     """The cursor of the old one went with it, though the new one would have the same."""
     sim = make(taskDuration="PT1H")
     sim.run(5)
@@ -364,11 +390,13 @@ def test_the_new_topic_is_held_at_its_start(make):
     assert sim.broker.cursors["flights", "supervisor.flights"] == {0: 0, 1: 0}
 
 
-def test_a_reset_while_the_old_topic_is_left_is_of_the_new_one(make):
+def test_a_reset_while_the_old_topic_is_left_is_of_the_new_one(
+    make: Callable[..., Simulation],
+) -> None:
     sim = make(taskDuration="PT1H")
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
-    sim.deep_store.push = lambda *_: fail("the store is full")
+    sim.deep_store.push = lambda *_: fail("the store is full")  # type: ignore[method-assign]
     make_anew(sim, 20, 20)
     sim.run(5)
     with pytest.raises(InvalidRequest, match="0 to 20"):
@@ -379,15 +407,15 @@ def test_a_reset_while_the_old_topic_is_left_is_of_the_new_one(make):
     until(sim, lambda: len(sim.visible()) == 22)
 
 
-def test_a_task_says_which_topic_it_is_for():
+def test_a_task_says_which_topic_it_is_for() -> None:
     made = task_of(make_spec(), 0, {0: 5}, None, topic_id="a1", times=MessageTimes(), token="t")
     assert made.to_json()["topicId"] == "a1"
 
 
 @pytest.mark.parametrize("seed", range(1, 3))
 def test_accidents_while_topics_come_and_go_lose_nothing_of_the_last_and_double_nothing(
-    tmp_path, seed
-):
+    tmp_path: Path, seed: int
+) -> None:
     sim = Simulation(tmp_path, seed, taskCount=1 + seed % 2)
     sim.run(3)
     sim.chaos, sim.peon_death, sim.engine_loss = True, 0.01, 0.05

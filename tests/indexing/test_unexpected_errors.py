@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
+from typing import cast
 
 import pytest
-from call_faults_kit import Faults
-from mailbox_kit import StepLanes
-from queue_kit import TaskQueueWorld, noop
 
 from penstock.core.errors import Closed, Fenced, InvalidRequest, PenstockError, Unavailable
 from penstock.core.waits import WaitTable
-from penstock.indexing.overlord.task_service import TaskSubmissions
+from penstock.indexing.overlord.task_service import TaskSink, TaskSubmissions
 from penstock.indexing.ports import TaskState
 from penstock.indexing.specs.batch.batch_task_specs import NoopSpec
+from penstock.indexing.task_spec import TaskSpec
 from penstock.mailbox import MailboxProcessor
 from penstock.mailbox.background_calls import CALL_RETRY, BackgroundCall, CallDispatcher
 from penstock.mailbox.lanes import ThreadLanes
 from penstock.testing.clock import VirtualClock
+from tests.harness.call_faults_kit import Faults
+from tests.harness.mailbox_kit import StepLanes
+from tests.indexing.queue_kit import TaskQueueWorld, noop
 
 UNEXPECTED = [MemoryError, OSError, RuntimeError]
 
@@ -241,7 +243,7 @@ class Queue:
         self.kept: list[str] = []
         self.failures: list[BaseException] = []
 
-    def add_all(self, tasks):
+    def add_all(self, tasks: Sequence[TaskSpec]) -> Sequence[PenstockError | None]:
         if self.failures:
             raise self.failures.pop(0)
         self.kept += [task.id for task in tasks]
@@ -254,7 +256,7 @@ def test_an_unexpected_error_of_submitted_tasks_answers_all_and_ends_the_loop(
 ) -> None:
     """The loop went on with a queue that may have kept half of a task."""
     owner, queue = Owner(), Queue()
-    intake = TaskSubmissions(lambda: queue, owner.processor)
+    intake = TaskSubmissions(lambda: cast("TaskSink", queue), owner.processor)
     futures = [intake.submit(noop(name)) for name in ("a", "b", "c")]
     # The first is refused for one of them; then each is tried alone, and the second fails.
     queue.failures = [InvalidRequest("one is wrong"), error("half done")]
@@ -266,7 +268,7 @@ def test_an_unexpected_error_of_submitted_tasks_answers_all_and_ends_the_loop(
 def test_tasks_are_taken_after_a_submit_without_mail(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those who submitted later waited for ever."""
     owner, queue = Owner(), Queue()
-    intake = TaskSubmissions(lambda: queue, owner.processor)
+    intake = TaskSubmissions(lambda: cast("TaskSink", queue), owner.processor)
     with monkeypatch.context() as patch:
         patch.setattr(
             owner.processor.main_executor, "submit_change", raising_any(MemoryError("no mail"))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-
-from indexing_kit import make_task
-from queue_kit import noop
+from typing import Any
 
 from penstock.core.errors import Dependency
 from penstock.core.waits import DependencyWait
 from penstock.indexing.overlord.runner.slot_reasons import SlotReason
 from penstock.indexing.overlord.task_index import ActiveTask, RunnerState
 from penstock.indexing.overlord.wait_reasons import WaitFacts, reasons_of, retry_reasons
+from tests.indexing.indexing_kit import make_task
+from tests.indexing.queue_kit import noop
 
 WAITING = WaitFacts(ActiveTask(noop("t"), 0), ("t", 0))
 PENDING = replace(WAITING, active=replace(WAITING.active, state=RunnerState.PENDING))
@@ -78,5 +78,6 @@ def test_a_retry_is_read_from_the_report_of_the_running_task() -> None:
 
 def test_a_report_of_another_form_has_no_retry() -> None:
     nothing = {"ingestionStatsAndErrors": {"payload": {"nextTry": None}}}
-    for report in (None, [], {}, {"ingestionStatsAndErrors": 1}, nothing):
+    reports: tuple[Any, ...] = (None, [], {}, {"ingestionStatsAndErrors": 1}, nothing)
+    for report in reports:
         assert retry_reasons(report) == []

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import cast
 
 import pytest
-from indexing_kit import make_task
-from mailbox_kit import StepLanes, settle
 
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
-from penstock.indexing.ports import HistoryPlace, TaskLocation, TaskState, WorkerChanges
+from penstock.indexing.ports import HistoryPlace, TaskLocation, TaskState, WorkerChanges, WorkerTask
 from penstock.indexing.task.task_folder import TaskFolder
-from penstock.indexing.task_spec import parse_task
+from penstock.indexing.task_spec import StreamTaskSpec, TaskSpec, parse_task
 from penstock.indexing.worker import Worker, WorkerOptions
 from penstock.indexing.worker.log_store import LogStore, TaskLogs
 from penstock.indexing.worker.task_attempts import AttemptEnd, TaskAttempts
@@ -23,6 +22,8 @@ from penstock.storage.disk import OsFileSystem
 from penstock.storage.filesystem import FileStat, FileSystem
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem
+from tests.harness.mailbox_kit import StepLanes, settle
+from tests.indexing.indexing_kit import make_task
 
 
 class FakePeon:
@@ -31,13 +32,13 @@ class FakePeon:
         self.code: int | None = None
         self.told = False
 
-    def exit_code(self):
+    def exit_code(self) -> int | None:
         return self.code
 
-    def terminate(self):
+    def terminate(self) -> None:
         self.told = True
 
-    def kill(self):
+    def kill(self) -> None:
         self.code = -9
 
 
@@ -74,7 +75,7 @@ class WorkerTasksWorld:
         self.logs = TaskLogs(self.folders, self.fs, store, self.lanes)
         self.start()
 
-    def start(self, *, look=True) -> None:
+    def start(self, *, look: bool = True) -> None:
         self.processor = MailboxProcessor(name="worker", clock=self.clock)
         self.worker = Worker(
             self.folders,
@@ -96,11 +97,11 @@ class WorkerTasksWorld:
     def tasks(self) -> dict[str, TaskState]:
         return {task.id: task.state for task in self.worker.report().tasks}
 
-    def only(self):
+    def only(self) -> WorkerTask:
         (task,) = self.worker.report().tasks
         return task
 
-    def ask(self, place, wait_ms):
+    def ask(self, place: HistoryPlace, wait_ms: int) -> WorkerChanges:
         answer = self.worker.changes(place, wait_ms)
         self.settle()
         return answer.result(0)
@@ -124,19 +125,19 @@ class WorkerTasksWorld:
 
 
 @pytest.fixture
-def world(tmp_path):
+def world(tmp_path: Path) -> WorkerTasksWorld:
     return WorkerTasksWorld(tmp_path)
 
 
-def noop(task_id: str):
+def noop(task_id: str) -> TaskSpec:
     return parse_task({"type": "noop", "id": task_id})
 
 
-def named(task_id: str):
+def named(task_id: str) -> StreamTaskSpec:
     return make_task().model_copy(update={"id": task_id})
 
 
-def test_a_task_is_written_down_before_the_answer(world):
+def test_a_task_is_written_down_before_the_answer(world: WorkerTasksWorld) -> None:
     world.launcher.broken = True
     world.worker.assign(named("a"))
     assert json.loads((world.folder / "a" / "task.json").read_text())["id"] == "a"
@@ -145,14 +146,14 @@ def test_a_task_is_written_down_before_the_answer(world):
     assert [peon.folder for peon in world.launcher.peons] == [str(world.folder / "a")]
 
 
-def test_the_same_task_twice_is_one(world):
+def test_the_same_task_twice_is_one(world: WorkerTasksWorld) -> None:
     world.worker.assign(named("a"))
     world.worker.assign(named("a"))
     assert world.tasks() == {"a": TaskState.RUNNING}
     assert len(world.launcher.peons) == 1
 
 
-def test_no_more_tasks_than_slots(world):
+def test_no_more_tasks_than_slots(world: WorkerTasksWorld) -> None:
     world.worker.assign(named("a"))
     world.worker.assign(named("b"))
     with pytest.raises(Conflict, match="2 slots are in use"):
@@ -162,19 +163,19 @@ def test_no_more_tasks_than_slots(world):
 
 
 @pytest.mark.parametrize("task_id", ["../x", "a/b", ".hidden"])
-def test_an_id_that_is_a_path_is_refused(world, task_id):
+def test_an_id_that_is_a_path_is_refused(world: WorkerTasksWorld, task_id: str) -> None:
     with pytest.raises(InvalidRequest, match="not a valid folder name"):
         world.worker.assign(named(task_id))
 
 
-def test_before_it_has_looked_it_says_nothing(world):
+def test_before_it_has_looked_it_says_nothing(world: WorkerTasksWorld) -> None:
     world.worker.assign(named("a"))
     world.start(look=False)
     with pytest.raises(Unavailable, match="starting"):
         world.worker.report()
 
 
-def test_who_asks_before_it_has_looked_and_goes_does_no_harm(world):
+def test_who_asks_before_it_has_looked_and_goes_does_no_harm(world: WorkerTasksWorld) -> None:
     world.start(look=False)
     assert world.worker.changes(HistoryPlace(-1, 0), 0).cancel()
     world.settle()
@@ -183,7 +184,7 @@ def test_who_asks_before_it_has_looked_and_goes_does_no_harm(world):
     assert world.tasks() == {}
 
 
-def test_a_peon_that_ends_well_is_reported_until_it_is_forgotten(world):
+def test_a_peon_that_ends_well_is_reported_until_it_is_forgotten(world: WorkerTasksWorld) -> None:
     world.worker.assign(named("a"))
     status = {"status": "SUCCESS", "errorMsg": "", "duration": 5}
     (world.folder / "a" / "status.json").write_text(json.dumps(status))
@@ -199,7 +200,7 @@ def test_a_peon_that_ends_well_is_reported_until_it_is_forgotten(world):
     assert not (world.folder / "a").exists()
 
 
-def test_where_a_peon_answers_is_read_from_its_folder(world):
+def test_where_a_peon_answers_is_read_from_its_folder(world: WorkerTasksWorld) -> None:
     world.worker.assign(named("a"))
     assert world.only().location is None
     (world.folder / "a" / "location.json").write_text('{"host": "h", "port": 7}')
@@ -210,7 +211,7 @@ def test_where_a_peon_answers_is_read_from_its_folder(world):
     assert world.only().location is None  # the new peon has not said yet
 
 
-def test_a_peon_that_dies_is_started_again_in_its_folder(world):
+def test_a_peon_that_dies_is_started_again_in_its_folder(world: WorkerTasksWorld) -> None:
     world.worker.assign(named("a"))
     world.launcher.peons[0].code = -9
     world.settle(1)
@@ -219,7 +220,9 @@ def test_a_peon_that_dies_is_started_again_in_its_folder(world):
     assert world.tasks() == {"a": TaskState.RUNNING}
 
 
-def test_a_peon_that_dies_too_often_has_failed_with_the_end_of_its_log(world):
+def test_a_peon_that_dies_too_often_has_failed_with_the_end_of_its_log(
+    world: WorkerTasksWorld,
+) -> None:
     world.worker.assign(named("a"))
     (world.folder / "a" / "log").write_text("x" * 5000 + "\nNo such thing as Java")
     for _ in range(3):
@@ -235,7 +238,7 @@ def test_a_peon_that_dies_too_often_has_failed_with_the_end_of_its_log(world):
     assert world.tasks() == {"a": TaskState.FAILED}
 
 
-def test_deaths_of_long_ago_are_forgotten(world):
+def test_deaths_of_long_ago_are_forgotten(world: WorkerTasksWorld) -> None:
     world.worker.assign(named("a"))
     for _ in range(6):
         world.settle(51)
@@ -244,7 +247,9 @@ def test_deaths_of_long_ago_are_forgotten(world):
     assert world.tasks() == {"a": TaskState.RUNNING}
 
 
-def test_a_peon_that_cannot_be_started_is_tried_again_for_as_long_as_it_takes(world):
+def test_a_peon_that_cannot_be_started_is_tried_again_for_as_long_as_it_takes(
+    world: WorkerTasksWorld,
+) -> None:
     world.launcher.broken = True
     world.worker.assign(named("a"))
     world.settle(200)
@@ -254,7 +259,7 @@ def test_a_peon_that_cannot_be_started_is_tried_again_for_as_long_as_it_takes(wo
     assert len(world.launcher.peons) == 1
 
 
-def test_a_task_that_is_shut_down_is_asked_first(world):
+def test_a_task_that_is_shut_down_is_asked_first(world: WorkerTasksWorld) -> None:
     world.worker.assign(named("a"))
     world.worker.shutdown("a")
     world.worker.shutdown("never seen")
@@ -270,19 +275,20 @@ def test_a_task_that_is_shut_down_is_asked_first(world):
     assert len(world.launcher.peons) == 1
 
 
-def test_a_peon_that_will_not_end_is_killed_and_reported(world):
+def test_a_peon_that_will_not_end_is_killed_and_reported(world: WorkerTasksWorld) -> None:
     world.worker.assign(named("a"))
     world.worker.shutdown("a")
     world.settle(9.9)
-    assert world.launcher.peons[0].code is None
+    codes = [world.launcher.peons[0].code]
     world.settle(1)
-    assert world.launcher.peons[0].code == -9
+    codes.append(world.launcher.peons[0].code)
+    assert codes == [None, -9]
     assert world.only().error == (
         "it was shut down; its peon did not end within 10 s and was killed"
     )
 
 
-def test_a_task_that_says_it_was_stopped_was_shut_down(world):
+def test_a_task_that_says_it_was_stopped_was_shut_down(world: WorkerTasksWorld) -> None:
     world.worker.assign(named("a"))
     number = world.begins("a")
     world.worker.shutdown("a")
@@ -292,7 +298,9 @@ def test_a_task_that_says_it_was_stopped_was_shut_down(world):
     assert world.only().error == "it was shut down"
 
 
-def test_a_task_that_ends_well_before_it_hears_of_the_shutdown_has_ended_well(world):
+def test_a_task_that_ends_well_before_it_hears_of_the_shutdown_has_ended_well(
+    world: WorkerTasksWorld,
+) -> None:
     world.worker.assign(named("a"))
     world.worker.shutdown("a")
     world.ends_well("a")
@@ -300,7 +308,9 @@ def test_a_task_that_ends_well_before_it_hears_of_the_shutdown_has_ended_well(wo
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_a_task_that_was_asked_to_end_is_not_started_by_the_next_worker(world, asked):
+def test_a_task_that_was_asked_to_end_is_not_started_by_the_next_worker(
+    world: WorkerTasksWorld, asked: bool
+) -> None:
     world.worker.assign(named("a"))
     world.worker.shutdown("a")
     if asked:
@@ -313,14 +323,14 @@ def test_a_task_that_was_asked_to_end_is_not_started_by_the_next_worker(world, a
     assert len(world.launcher.peons) == 1
 
 
-def test_a_task_without_a_peon_ends_at_once(world):
+def test_a_task_without_a_peon_ends_at_once(world: WorkerTasksWorld) -> None:
     world.launcher.broken = True
     world.worker.assign(named("a"))
     world.worker.shutdown("a")
     assert world.tasks() == {"a": TaskState.FAILED}
 
 
-def test_a_kind_that_cannot_go_on_has_failed_with_its_peon(world):
+def test_a_kind_that_cannot_go_on_has_failed_with_its_peon(world: WorkerTasksWorld) -> None:
     world.worker.assign(noop("a"))
     world.launcher.peons[0].code = -9  # before it began: nothing is lost
     world.settle(1)
@@ -332,7 +342,7 @@ def test_a_kind_that_cannot_go_on_has_failed_with_its_peon(world):
     assert "exit code -9; a task of its type cannot continue from its folder" in world.only().error
 
 
-def test_a_kind_that_cannot_go_on_has_failed_with_its_worker(world):
+def test_a_kind_that_cannot_go_on_has_failed_with_its_worker(world: WorkerTasksWorld) -> None:
     world.worker.assign(noop("a"))
     world.worker.assign(noop("not begun"))
     world.begins("a", restorable=False)
@@ -340,7 +350,9 @@ def test_a_kind_that_cannot_go_on_has_failed_with_its_worker(world):
     assert world.tasks() == {"a": TaskState.FAILED, "not begun": TaskState.RUNNING}
 
 
-def test_a_disabled_worker_finishes_what_it_has_and_takes_nothing_new(world):
+def test_a_disabled_worker_finishes_what_it_has_and_takes_nothing_new(
+    world: WorkerTasksWorld,
+) -> None:
     world.worker.assign(named("a"))
     world.worker.set_enabled(False)
     assert not world.worker.report().enabled
@@ -356,13 +368,13 @@ def test_a_disabled_worker_finishes_what_it_has_and_takes_nothing_new(world):
     assert world.worker.report().enabled
 
 
-def test_a_damaged_state_file_is_no_reason_to_refuse_work(world):
+def test_a_damaged_state_file_is_no_reason_to_refuse_work(world: WorkerTasksWorld) -> None:
     (world.folder / "worker.json").write_text("{")
     world.start()
     assert world.worker.report().enabled
 
 
-def test_tasks_are_spread_over_the_folders_and_found_in_each(tmp_path):
+def test_tasks_are_spread_over_the_folders_and_found_in_each(tmp_path: Path) -> None:
     world = WorkerTasksWorld(tmp_path, more_folders=1)
     world.worker.assign(named("a"))
     world.worker.assign(named("b"))
@@ -374,7 +386,7 @@ def test_tasks_are_spread_over_the_folders_and_found_in_each(tmp_path):
     assert world.tasks() == {"a": TaskState.RUNNING, "b": TaskState.RUNNING}
 
 
-def test_a_task_that_grows_too_large_is_ended(tmp_path):
+def test_a_task_that_grows_too_large_is_ended(tmp_path: Path) -> None:
     world = WorkerTasksWorld(tmp_path, WorkerOptions(2, task_bytes_max=1_000_000))
     world.worker.assign(named("a"))
     world.worker.assign(named("b"))
@@ -395,7 +407,7 @@ class Fleeting(OsFileSystem):
         return super().stat(path)
 
 
-def test_a_task_whose_files_come_and_go_is_measured(tmp_path):
+def test_a_task_whose_files_come_and_go_is_measured(tmp_path: Path) -> None:
     world = WorkerTasksWorld(tmp_path, WorkerOptions(1, task_bytes_max=1_000), fs=Fleeting())
     world.worker.assign(named("a"))
     (world.folder / "a" / "fleeting").touch()
@@ -406,7 +418,7 @@ def test_a_task_whose_files_come_and_go_is_measured(tmp_path):
     )
 
 
-def test_while_folders_are_measured_the_worker_goes_on(tmp_path):
+def test_while_folders_are_measured_the_worker_goes_on(tmp_path: Path) -> None:
     world = WorkerTasksWorld(tmp_path, WorkerOptions(3, task_bytes_max=1_000))
     for task_id in ("ends", "comes again", "grows"):
         world.worker.assign(named(task_id))
@@ -430,7 +442,7 @@ def test_while_folders_are_measured_the_worker_goes_on(tmp_path):
     assert "measure" not in world.lanes.waiting()
 
 
-def test_while_a_folder_is_deleted_the_worker_goes_on_but_for_its_id(tmp_path):
+def test_while_a_folder_is_deleted_the_worker_goes_on_but_for_its_id(tmp_path: Path) -> None:
     world = WorkerTasksWorld(tmp_path, WorkerOptions(2, forget_delay_ms=5_000))
     world.worker.assign(named("a"))
     world.ends_well("a")
@@ -449,16 +461,16 @@ def test_while_a_folder_is_deleted_the_worker_goes_on_but_for_its_id(tmp_path):
     assert (world.folder / "a" / "task.json").exists()
 
 
-def test_a_thousand_tasks_go_through(tmp_path):
+def test_a_thousand_tasks_go_through(tmp_path: Path) -> None:
     # In memory, as a disk would be all that is measured.
     options = WorkerOptions(1_000, watch_interval_ms=60_000)
     world = WorkerTasksWorld(tmp_path, options, fs=CrashableFileSystem())
-    world.logs = None
+    world.logs = cast("TaskLogs", None)
     world.start()
     ids = [f"noop-{number}" for number in range(1_000)]
-    place = world.worker.changes(HistoryPlace(), 0)
+    first = world.worker.changes(HistoryPlace(), 0)
     world.settle()
-    place = place.result().place
+    place = first.result().place
     for task_id in ids:
         world.worker.assign(noop(task_id))
     with pytest.raises(Conflict, match="1,000 slots are in use"):
@@ -477,20 +489,22 @@ def test_a_thousand_tasks_go_through(tmp_path):
     assert world.fs.listdir(str(world.folder)) == []
 
 
-def test_a_task_has_ended_when_its_peon_says_so_though_that_takes_its_time(world):
+def test_a_task_has_ended_when_its_peon_says_so_though_that_takes_its_time(
+    world: WorkerTasksWorld,
+) -> None:
     world.worker.assign(named("a"))
     number = world.begins("a")
     world.attempts("a").write_end(number, AttemptEnd(TaskState.SUCCESS))
     world.worker.check("a")
     world.settle()
     assert world.tasks() == {"a": TaskState.SUCCESS}
-    assert world.launcher.peons[0].code is None
+    codes = [world.launcher.peons[0].code]
     world.settle(11)
-    assert world.launcher.peons[0].code == -9
+    assert [*codes, world.launcher.peons[0].code] == [None, -9]
     assert world.tasks() == {"a": TaskState.SUCCESS}
 
 
-def test_an_end_is_told_at_once_to_who_waits(world):
+def test_an_end_is_told_at_once_to_who_waits(world: WorkerTasksWorld) -> None:
     first = world.ask(HistoryPlace(), 0)
     assert first.reset
     assert first.report == world.worker.report()
@@ -517,7 +531,7 @@ def test_an_end_is_told_at_once_to_who_waits(world):
     assert waiting.result() == WorkerChanges(waiting.result().place, enabled=False)
 
 
-def test_a_place_of_another_life_is_answered_with_everything(world):
+def test_a_place_of_another_life_is_answered_with_everything(world: WorkerTasksWorld) -> None:
     place = world.ask(HistoryPlace(), 0).place
     world.worker.assign(named("a"))
     world.clock.advance_to(world.clock.monotonic_s() + 1)
@@ -528,7 +542,9 @@ def test_a_place_of_another_life_is_answered_with_everything(world):
         world.ask(place, 0)
 
 
-def test_who_waits_is_answered_when_the_worker_stops_and_their_number_is_bounded(tmp_path):
+def test_who_waits_is_answered_when_the_worker_stops_and_their_number_is_bounded(
+    tmp_path: Path,
+) -> None:
     world = WorkerTasksWorld(tmp_path, WorkerOptions(2, waiters_max=1))
     place = world.ask(HistoryPlace(), 0).place
     first = world.worker.changes(place, 60_000)
@@ -546,7 +562,7 @@ def test_who_waits_is_answered_when_the_worker_stops_and_their_number_is_bounded
     assert third.result().tasks == ()
 
 
-def test_a_task_that_is_taken_again_keeps_its_folder(world):
+def test_a_task_that_is_taken_again_keeps_its_folder(world: WorkerTasksWorld) -> None:
     world.worker.assign(named("a"))
     world.ends_well("a")
     world.worker.shutdown("a")
@@ -558,8 +574,8 @@ def test_a_task_that_is_taken_again_keeps_its_folder(world):
 
 
 def test_what_an_earlier_task_left_is_deleted_by_who_asks_and_the_worker_goes_on(
-    world, monkeypatch
-):
+    world: WorkerTasksWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.worker.assign(named("a"))
     world.ends_well("a")
     world.worker.shutdown("a")
@@ -581,7 +597,9 @@ def test_what_an_earlier_task_left_is_deleted_by_who_asks_and_the_worker_goes_on
     assert world.tasks() == {"a": TaskState.RUNNING}
 
 
-def test_what_could_not_be_cleared_goes_later_though_nobody_comes_again(world, monkeypatch):
+def test_what_could_not_be_cleared_goes_later_though_nobody_comes_again(
+    world: WorkerTasksWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.worker.assign(named("a"))
     world.ends_well("a")
     world.worker.shutdown("a")
@@ -599,8 +617,8 @@ def test_what_could_not_be_cleared_goes_later_though_nobody_comes_again(world, m
 
 
 def test_who_gave_up_before_the_worker_saw_what_is_left_keeps_nobody_from_its_id(
-    world, monkeypatch
-):
+    world: WorkerTasksWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The look was under way: its answer, to clear that first, has no one to do it."""
     world.worker.assign(named("a"))
     world.ends_well("a")
@@ -623,7 +641,9 @@ def test_who_gave_up_before_the_worker_saw_what_is_left_keeps_nobody_from_its_id
     assert world.tasks() == {"a": TaskState.RUNNING}
 
 
-def test_what_was_not_done_in_time_is_not_done_later(world, monkeypatch):
+def test_what_was_not_done_in_time_is_not_done_later(
+    world: WorkerTasksWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("penstock.indexing.worker.worker._ANSWER_TIMEOUT_S", 0.0)
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(world.worker.assign, named("a"))
@@ -634,14 +654,14 @@ def test_what_was_not_done_in_time_is_not_done_later(world, monkeypatch):
     assert not (world.folder / "a").exists()
 
 
-def test_stopping_asks_the_peons_to_stop(world):
+def test_stopping_asks_the_peons_to_stop(world: WorkerTasksWorld) -> None:
     world.worker.assign(named("a"))
     world.worker.stop()
     world.settle()
     assert world.launcher.peons[0].told
 
 
-def test_litter_is_removed_and_damage_is_a_failure(world):
+def test_litter_is_removed_and_damage_is_a_failure(world: WorkerTasksWorld) -> None:
     (world.folder / "cut").mkdir(parents=True)
     (world.folder / "torn").mkdir()
     (world.folder / "torn" / "task.json").write_text("{")
@@ -651,7 +671,7 @@ def test_litter_is_removed_and_damage_is_a_failure(world):
     assert not (world.folder / "cut").exists()
 
 
-def test_a_stopping_worker_starts_no_peon_again(world):
+def test_a_stopping_worker_starts_no_peon_again(world: WorkerTasksWorld) -> None:
     world.worker.assign(named("a"))
     world.settle()
     (peon,) = world.launcher.peons

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from contextlib import suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mailbox_kit import InlineLanes, settle
 
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.indexing.ports import HistoryPlace, TaskState
 from penstock.indexing.task.task_folder import TaskFolder
-from penstock.indexing.task_spec import parse_task
+from penstock.indexing.task_spec import TaskSpec, parse_task
 from penstock.indexing.worker import Worker, WorkerOptions
 from penstock.indexing.worker.change_history import ChangeHistory
 from penstock.indexing.worker.task_attempts import AttemptEnd, TaskAttempts
 from penstock.mailbox import MailboxProcessor
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
+from tests.harness.mailbox_kit import InlineLanes, settle
 
 
 class DeadPeon:
@@ -28,13 +29,13 @@ class DeadPeon:
     def __init__(self) -> None:
         self.code: int | None = None
 
-    def exit_code(self):
+    def exit_code(self) -> int | None:
         return self.code
 
-    def terminate(self):
+    def terminate(self) -> None:
         self.code = 0
 
-    def kill(self):
+    def kill(self) -> None:
         self.code = -9
 
 
@@ -42,7 +43,7 @@ class Launcher:
     def __init__(self) -> None:
         self.peons: dict[str, DeadPeon] = {}
 
-    def launch(self, task_id, _folder):
+    def launch(self, task_id: str, _folder: str) -> DeadPeon:
         self.peons[task_id] = DeadPeon()
         return self.peons[task_id]
 
@@ -77,7 +78,7 @@ class Life:
         self.launcher.peons[task_id].code = 0
 
 
-def noop(task_id: str):
+def noop(task_id: str) -> TaskSpec:
     return parse_task({"type": "noop", "id": task_id})
 
 
@@ -115,7 +116,7 @@ STEPS = steps_of_the_story()
 
 
 @pytest.mark.parametrize("step", range(1, STEPS + 1))
-def test_power_is_lost_at_a_step(step):
+def test_power_is_lost_at_a_step(step: int) -> None:
     for seed in range(4):
         fs, story = CrashableFileSystem(), Story()
         fs.kill_at(step)
@@ -145,7 +146,7 @@ def test_power_is_lost_at_a_step(step):
 
 
 @pytest.mark.parametrize("step", range(1, STEPS + 1))
-def test_the_disk_is_full_at_a_step(step):
+def test_the_disk_is_full_at_a_step(step: int) -> None:
     fs, story = CrashableFileSystem(), Story()
     fs.fail_at(step)
     try:
@@ -161,7 +162,7 @@ def test_the_disk_is_full_at_a_step(step):
         assert set(life.tasks().values()) <= {TaskState.SUCCESS}
 
 
-def test_a_disk_that_is_full_while_assigning_takes_nothing():
+def test_a_disk_that_is_full_while_assigning_takes_nothing() -> None:
     fs = CrashableFileSystem()
     life = Life(fs)
     fs.capacity_bytes = 10
@@ -186,7 +187,7 @@ def test_a_disk_that_is_full_while_assigning_takes_nothing():
         ("attempt/1/begun.json", b"{"),
     ],
 )
-def test_a_damaged_folder_is_a_failure_and_no_reason_to_stop(name, content):
+def test_a_damaged_folder_is_a_failure_and_no_reason_to_stop(name: str, content: bytes) -> None:
     fs = CrashableFileSystem()
     life = Life(fs)
     life.worker.assign(noop("a"))
@@ -209,7 +210,9 @@ def test_a_damaged_folder_is_a_failure_and_no_reason_to_stop(name, content):
 
 
 @given(st.lists(st.sampled_from("abcd"), max_size=30), st.integers(1, 8), st.data())
-def test_a_history_tells_each_change_once_or_everything(names, kept, data):
+def test_a_history_tells_each_change_once_or_everything(
+    names: Sequence[str], kept: int, data: st.DataObject
+) -> None:
     history, places = ChangeHistory(1, kept), []
     for name in names:
         places.append(history.place)
@@ -227,12 +230,12 @@ def test_a_history_tells_each_change_once_or_everything(names, kept, data):
     assert list(told) == sorted(set(missed), key=lambda name: _last(missed, name))
 
 
-def _last(names: list[str], name: str) -> int:
+def _last(names: Sequence[str], name: str) -> int:
     return max(index for index, one in enumerate(names) if one == name)
 
 
 @given(st.lists(st.sampled_from("ab"), max_size=5), st.lists(st.sampled_from("ab"), max_size=5))
-def test_a_place_of_another_history_is_known(one, other):
+def test_a_place_of_another_history_is_known(one: Sequence[str], other: Sequence[str]) -> None:
     first, second = ChangeHistory(1), ChangeHistory(2)
     for name in one:
         first.add(name)

@@ -5,11 +5,20 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from call_faults_kit import FAULTS
-from fault_cases_kit import FaultPlan
-from worker_faults_suite import INSIDE, OPERATIONS, Operation, attempt, count, lose, pair, take
 
 from penstock.core.errors import Unavailable
+from tests.harness.call_faults_kit import FAULTS
+from tests.indexing.worker_faults_suite import (
+    INSIDE,
+    OPERATIONS,
+    Operation,
+    attempt,
+    count,
+    lose,
+    pair,
+    take,
+)
+from tests.kits.fault_cases_kit import FaultPlan
 
 # Each operation meets one kind of error here; the soak has all kinds, before and after each call.
 SAMPLE = list(zip(OPERATIONS, itertools.cycle(FAULTS), itertools.cycle([False, True])))

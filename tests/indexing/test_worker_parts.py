@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from pathlib import Path
+from typing import cast
 
 import pytest
-from call_faults_kit import Faults
-from indexing_kit import make_task
-from mailbox_kit import InlineLanes, settle
 
 from penstock.core.errors import Dependency, InvalidRequest, Unavailable
 from penstock.core.waits import WaitTable
 from penstock.indexing.ports import TaskState
-from penstock.indexing.specs.batch.batch_task_specs import parse_batch_task
+from penstock.indexing.specs.batch.batch_task_specs import NoopSpec, parse_batch_task
 from penstock.indexing.task.task_folder import TaskFolder
 from penstock.indexing.worker.ended_tasks import EndedTasks
 from penstock.indexing.worker.options import WorkerOptions
@@ -24,20 +22,25 @@ from penstock.mailbox.background_calls import CallDispatcher
 from penstock.storage.disk import OsFileSystem
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem
+from tests.harness.call_faults_kit import Faults
+from tests.harness.mailbox_kit import InlineLanes, settle
+from tests.indexing.indexing_kit import make_task
 
 
-def noop(task_id: str):
-    return parse_batch_task({"type": "noop", "id": task_id})
+def noop(task_id: str) -> NoopSpec:
+    made = parse_batch_task({"type": "noop", "id": task_id})
+    assert isinstance(made, NoopSpec)
+    return made
 
 
 @pytest.fixture
-def folders(tmp_path) -> TaskFolders:
+def folders(tmp_path: Path) -> TaskFolders:
     made = TaskFolders([f"{tmp_path}/one", f"{tmp_path}/two"], OsFileSystem())
     assert list(made.found()) == []
     return made
 
 
-def test_a_worker_is_known_by_an_id_that_moves_with_its_folder(tmp_path):
+def test_a_worker_is_known_by_an_id_that_moves_with_its_folder(tmp_path: Path) -> None:
     ids, fs = iter(["w1", "w2", "w3"]), OsFileSystem()
     before, after = tmp_path / "one", tmp_path / "two"
     assert worker_identity(str(before), fs, lambda: next(ids)) == "w1"
@@ -55,13 +58,14 @@ def test_a_worker_is_known_by_an_id_that_moves_with_its_folder(tmp_path):
         assert made == "new"
 
 
-def test_folders_go_where_the_fewest_run_and_are_found_again(folders):
+def test_folders_go_where_the_fewest_run_and_are_found_again(folders: TaskFolders) -> None:
     one = folders.make(noop("a"), [])
     two = folders.make(noop("b"), [one])
     assert one.path.rpartition("/")[0] != two.path.rpartition("/")[0]
     TaskAttempts(two, OsFileSystem()).begin(restorable=False)
     found = {task_id: end for task_id, _folder, end in folders.found()}
     assert found["a"] is None
+    assert found["b"] is not None
     assert "cannot continue" in found["b"].error
     folders.remove(one)
     assert [task_id for task_id, _folder, _end in folders.found()] == ["b"]
@@ -85,7 +89,7 @@ def test_no_task_gets_the_name_of_a_file_that_the_worker_writes() -> None:
     assert fs.listdir("base") == written
 
 
-def test_a_task_taken_again_keeps_the_log_that_may_be_nowhere_else(folders):
+def test_a_task_taken_again_keeps_the_log_that_may_be_nowhere_else(folders: TaskFolders) -> None:
     one = folders.make(noop("a"), [])
     TaskAttempts(one, OsFileSystem()).begin(restorable=True)
     Path(one.path, "log").write_text("why the first failed")
@@ -99,7 +103,7 @@ def test_a_task_taken_again_keeps_the_log_that_may_be_nowhere_else(folders):
     assert Path(again.path, "log").read_text() == "why the first failed"
 
 
-def test_whether_tasks_are_taken_is_written_down(folders):
+def test_whether_tasks_are_taken_is_written_down(folders: TaskFolders) -> None:
     assert folders.read_enabled()
     folders.write_enabled(enabled=False)
     assert not folders.read_enabled()
@@ -136,7 +140,7 @@ class EndedTasksWorld:
         self.ended = EndedTasks(
             *(self.processor, WorkerOptions(forget_delay_ms=60_000, ship_tries_max=3)),
             *(self.shipper, CallDispatcher(InlineLanes(), self.processor)),
-            folders=self,
+            folders=cast("TaskFolders", self),
             running=self.taken,
             waits=self.waits,
         )
@@ -152,10 +156,12 @@ class EndedTasksWorld:
         settle(self.processor, self.clock, seconds)
 
 
-def test_a_task_is_told_of_until_it_is_forgotten_and_its_folder_goes_a_while_later():
+def test_a_task_is_told_of_until_it_is_forgotten_and_its_folder_goes_a_while_later() -> None:
     world = EndedTasksWorld()
     world.settle(500)
-    assert world.ended.status("a").state is TaskState.SUCCESS
+    ended = world.ended.status("a")
+    assert ended is not None
+    assert ended.state is TaskState.SUCCESS
     assert world.removed == []
     assert world.ended.forget("a")
     assert not world.ended.forget("a")
@@ -167,7 +173,7 @@ def test_a_task_is_told_of_until_it_is_forgotten_and_its_folder_goes_a_while_lat
 
 
 @pytest.mark.parametrize(("failures", "tries"), [(2, 3), (100, 3)])
-def test_a_folder_stays_until_its_log_is_kept_or_was_tried_often(failures, tries):
+def test_a_folder_stays_until_its_log_is_kept_or_was_tried_often(failures: int, tries: int) -> None:
     world = EndedTasksWorld(failures)
     world.ended.forget("a")
     world.settle(30)
@@ -178,7 +184,7 @@ def test_a_folder_stays_until_its_log_is_kept_or_was_tried_often(failures, tries
     assert world.waits.all() == (), "kept, or given up"
 
 
-def test_the_folder_of_a_task_that_is_here_again_is_left():
+def test_the_folder_of_a_task_that_is_here_again_is_left() -> None:
     world = EndedTasksWorld()
     world.ended.forget("a")
     world.taken.add("a")
@@ -186,7 +192,7 @@ def test_the_folder_of_a_task_that_is_here_again_is_left():
     assert world.removed == []
 
 
-def test_the_folder_of_a_later_task_of_that_id_is_kept_for_as_long_as_that_one_needs_it():
+def test_the_folder_of_a_later_task_of_that_id_is_kept_for_as_long_as_that_one_needs_it() -> None:
     world = EndedTasksWorld()
     world.ended.forget("a")
     world.settle(40)
@@ -199,7 +205,7 @@ def test_the_folder_of_a_later_task_of_that_id_is_kept_for_as_long_as_that_one_n
     assert world.removed == ["/a"]
 
 
-def test_a_folder_that_could_not_be_deleted_is_tried_again():
+def test_a_folder_that_could_not_be_deleted_is_tried_again() -> None:
     world = EndedTasksWorld()
     world.stuck = 2
     world.ended.forget("a")
@@ -212,7 +218,7 @@ def test_a_folder_that_could_not_be_deleted_is_tried_again():
     assert world.waits.all() == ()
 
 
-def test_what_a_later_task_could_not_clear_goes_when_nobody_comes_again():
+def test_what_a_later_task_could_not_clear_goes_when_nobody_comes_again() -> None:
     world = EndedTasksWorld()
     world.ended.forget("a")
     world.settle(40)
@@ -228,7 +234,7 @@ def test_what_a_later_task_could_not_clear_goes_when_nobody_comes_again():
     assert world.removed == ["/a"]
 
 
-def test_what_a_later_task_has_cleared_is_not_deleted_again():
+def test_what_a_later_task_has_cleared_is_not_deleted_again() -> None:
     world = EndedTasksWorld()
     world.ended.forget("a")
     world.ended.begin_deletion("a")

@@ -8,21 +8,21 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 
-from call_faults_kit import Faults
-from fault_cases_kit import CountedPart, DrawnCases, FaultPlan
-from indexing_kit import make_task
-from mailbox_kit import StepLanes, settle
-from queue_kit import HeldPeon
-
 from penstock.core.errors import PenstockError
 from penstock.indexing.ports import TaskState
 from penstock.indexing.task.task_folder import TaskFolder
+from penstock.indexing.task_spec import StreamTaskSpec
 from penstock.indexing.worker import Worker, WorkerOptions
 from penstock.indexing.worker.task_attempts import AttemptEnd, TaskAttempts
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.filesystem import FileSystem
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem
+from tests.harness.call_faults_kit import Faults
+from tests.harness.mailbox_kit import StepLanes, settle
+from tests.indexing.indexing_kit import make_task
+from tests.indexing.queue_kit import HeldPeon
+from tests.kits.fault_cases_kit import CountedPart, DrawnCases, FaultPlan
 
 FOLDER = "/tasks"
 _DISK = ("CrashableFileSystem.", "_AppendFile.", "_ReadFile.")
@@ -97,7 +97,7 @@ class WorkerWorld:
         return {one.id: one.state for one in self.worker.report().tasks}
 
 
-def task(name: str) -> object:
+def task(name: str) -> StreamTaskSpec:
     return make_task().model_copy(update={"id": name, "base_sequence_name": f"base-{name}"})
 
 

@@ -12,7 +12,7 @@ import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import fastavro
 import pyarrow as pa
@@ -20,6 +20,7 @@ import pyarrow.orc as po
 import pyarrow.parquet as pq
 
 CHILD: Final = Path(__file__).with_name("bomb_child.py")
+AvroSchema = dict[str, Any]
 SHORT_LINES: Final = 3 << 16
 WIDE_RECORDS: Final = 24
 WIDE_VALUES: Final = 60_000
@@ -94,7 +95,9 @@ class Child:
         return Read(**{**found, "reasons": tuple(found.get("reasons", ()))})
 
 
-def avro_file(path: Path, schema: object, block: bytes, count: int, codec: str = "null") -> None:
+def avro_file(
+    path: Path, schema: AvroSchema, block: bytes, count: int, codec: str = "null"
+) -> None:
     """Write an Avro file of one packed block, whose header announces `count` records."""
     stored = io.BytesIO()
     fastavro.writer(stored, schema, [], codec=codec)

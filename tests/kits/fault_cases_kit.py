@@ -24,7 +24,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
-from call_faults_kit import FAULTS, Faults
+from tests.harness.call_faults_kit import FAULTS, Faults
 
 Op = TypeVar("Op")
 

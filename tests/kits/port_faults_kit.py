@@ -9,9 +9,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from call_faults_kit import FAULTS, Faults
 
 from penstock.core.errors import PenstockError
+from tests.harness.call_faults_kit import FAULTS, Faults
 
 
 def open_descriptors() -> int:

@@ -8,9 +8,10 @@ import socket
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from penstock.core.errors import PenstockError
+from penstock.services.api.flow.provenance import PROVENANCE, REPLAY, REPLAYS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -96,7 +97,7 @@ def use_flows(
     """Apply a flow, send to it and ask of it whatever can be asked.
 
     Args:
-        flows: The flow service's API.
+        flows: The flow service's API; it records provenance.
         broker: The broker's HTTP API.
         tcp_port: Where the broker speaks NSQ's protocol.
         folder: Gets a file with the token of ListenHTTP.
@@ -132,6 +133,10 @@ def use_flows(
         ask("GET", "/flow/queue/count", connection=OWN, attribute="topic.name")
         ask("GET", "/flow/queue", connection=OWN, attribute="topic.name", value="heard")
         until("what is made", lambda: queued(MADE))
+        ask("GET", "/flow/queue/status", connection=OWN)
+        ask("GET", "/flow/component", target="Own")
+        ask("GET", "/flow/state", target="Own")
+        _use_first_flowfile(ask, until)
         drop = ask("POST", "/flow/queue/drop", connection=OWN)["request"]
         ask("GET", "/flow/queue/drop", request=drop)
         ask("DELETE", "/flow/queue/drop", request=drop)
@@ -141,6 +146,7 @@ def use_flows(
         ask("POST", "/flow/stop", target="Listen")
         ask("POST", "/flow/terminate", target="Listen")
         ask("POST", "/flow/stop")
+        until("the end of Make", lambda: ask("DELETE", "/flow/state", target="Make"))
         ask("GET", "/flow")
         ask("GET", "/flow", format="yaml")
         ask("GET", "/flow/status")
@@ -150,6 +156,22 @@ def use_flows(
     every = {(method.upper(), path) for path in described for method in described[path]}
     assert every <= asked
     _use_wrongly(flows, every)
+
+
+def _use_first_flowfile(
+    ask: Callable[..., dict[str, object]], until: Callable[..., object]
+) -> None:
+    """Read the content and the lineage of a FlowFile, and replay it."""
+    [first] = cast(
+        "list[dict[str, object]]", ask("GET", "/flow/queue", connection=OWN, limit=1)["flowFiles"]
+    )
+    number = first["id"]
+    ask("GET", "/flow/queue/content", connection=OWN, flowFile=number)
+    until("its events", lambda: ask("GET", PROVENANCE, flowfile=number)["events"])
+    ask("GET", PROVENANCE, topic="heard", partition=0, offset=0)
+    assert ask("POST", REPLAY, flowfile=number, key="again")["parent"] == number
+    ask("GET", REPLAYS, component="Own")
+    ask("POST", REPLAYS, component="Own")
 
 
 def _use_listener(port: int, until: Callable[..., object]) -> None:

@@ -113,7 +113,7 @@ def install(report: Callable[[Found], None] = found.append) -> None:
             note(event, args[0] if args else "")
 
     def connect(*arguments: Any, **named: Any) -> sqlite3.Connection:
-        connection = opened(*arguments, **named)
+        connection: sqlite3.Connection = opened(*arguments, **named)
         connection.set_trace_callback(lambda text: note("sqlite3.execute", text))
         return connection
 
@@ -143,8 +143,10 @@ def install_into(path: str) -> None:
 
 def variables(report: Path) -> dict[str, str]:
     """Return the environment in which each Python of Penstock is audited."""
+    here = Path(__file__).parent
+    root = here.parents[1]
     return {
-        "PYTHONPATH": str(Path(__file__).parent / "audited"),
+        "PYTHONPATH": os.pathsep.join(str(one) for one in (here / "audited", root / "src", root)),
         "LOOP_AUDIT_REPORT": str(report),
     }
 

@@ -14,13 +14,13 @@ import threading
 from contextlib import ExitStack
 from pathlib import Path
 
-import loop_audit_kit
 import trustme
-from test_lookupd_registration import Nsqlookupd
-from test_tcp_auth import AuthServer
-from v2_kit import V2, batch, sized
 
 from reference.openapi import groups
+from tests.broker.test_lookupd_registration import Nsqlookupd
+from tests.broker.test_tcp_auth import AuthServer
+from tests.broker.v2_kit import V2, batch, sized
+from tests.loops import loop_audit_kit
 
 PROGRAM = """
 import dataclasses, json, sys
@@ -163,14 +163,13 @@ def test_the_first_use_of_everything_blocks_the_loop_nowhere_but_where_it_may(
         lookupd.wait(lambda known: known is not None)
         use_http(ask)
         use_http(Http(https_port, trusting))
-        for number, fields in enumerate(
-            (
-                {},
-                {"snappy": True},
-                {"deflate": True},
-                {"sample_rate": 90},
-            )
-        ):
+        negotiated: tuple[dict[str, object], ...] = (
+            {},
+            {"snappy": True},
+            {"deflate": True},
+            {"sample_rate": 90},
+        )
+        for number, fields in enumerate(negotiated):
             client = stack.enter_context(V2(tcp_port))
             if fields:
                 client.identify(feature_negotiation=True, client_id="c", **fields)

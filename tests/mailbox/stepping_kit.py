@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType, FrameType
 
+    from _typeshed import TraceFunction
+
 _LOCAL = """
 CACHE CHECK_EXC_MATCH COPY EXTENDED_ARG JUMP_BACKWARD JUMP_FORWARD KW_NAMES LOAD_CONST LOAD_DEREF
 LOAD_FAST LOAD_FAST_AND_CLEAR LOAD_FAST_LOAD_FAST LOAD_GLOBAL MAKE_FUNCTION NOP POP_EXCEPT POP_TOP
@@ -79,9 +81,12 @@ class SteppedThread:
         if not self.done:
             self._go.release()
             assert self._stopped.acquire(timeout=30)
-            if self.done:
-                self._thread.join(30)
+            self._join_if_done()
         return self.done
+
+    def _join_if_done(self) -> None:
+        if self.done:
+            self._thread.join(30)
 
     def _run(self) -> None:
         _current.thread = self
@@ -97,7 +102,7 @@ class SteppedThread:
             self.done = True
             self._stopped.release()
 
-    def _trace(self, frame: FrameType, event: str, arg: object) -> object:
+    def _trace(self, frame: FrameType, event: str, arg: object) -> TraceFunction | None:
         if frame.f_code.co_filename not in self._files:
             return None
         frame.f_trace_opcodes = True

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from functools import partial
+from threading import Thread
 
 import pytest
 
@@ -11,21 +14,21 @@ from penstock.mailbox.lanes import ThreadLanes
 
 
 @pytest.fixture
-def lanes():
+def lanes() -> Iterator[ThreadLanes]:
     made = ThreadLanes("test")
     yield made
     made.close()
 
 
-def test_the_work_of_a_lane_runs_in_order(lanes):
-    seen = []
-    futures = [lanes.submit("a", lambda n=n: seen.append(n)) for n in range(200)]
+def test_the_work_of_a_lane_runs_in_order(lanes: ThreadLanes) -> None:
+    seen: list[int] = []
+    futures = [lanes.submit("a", partial(seen.append, n)) for n in range(200)]
     for future in futures:
         future.result(10)
     assert seen == list(range(200))
 
 
-def test_a_lane_that_hangs_holds_up_no_other(lanes):
+def test_a_lane_that_hangs_holds_up_no_other(lanes: ThreadLanes) -> None:
     let_go = threading.Event()
     hanging = lanes.submit("a", lambda: let_go.wait(10))
     behind = lanes.submit("a", lambda: "behind")
@@ -36,23 +39,23 @@ def test_a_lane_that_hangs_holds_up_no_other(lanes):
     assert behind.result(10) == "behind"
 
 
-def test_an_error_reaches_the_one_who_asked_and_the_lane_goes_on(lanes):
+def test_an_error_reaches_the_one_who_asked_and_the_lane_goes_on(lanes: ThreadLanes) -> None:
     failing = lanes.submit("a", lambda: 1 // 0)
     assert isinstance(failing.exception(10), ZeroDivisionError)
     assert lanes.submit("a", lambda: "next").result(10) == "next"
 
 
-def test_lanes_without_work_hold_no_threads(lanes):
+def test_lanes_without_work_hold_no_threads(lanes: ThreadLanes) -> None:
     for n in range(100):
         lanes.submit(f"peon-{n}", lambda: None).result(10)
     mine = [one for one in threading.enumerate() if one.name.startswith("test lane")]
     assert len(mine) < 30  # about one; a thread may not have come back when the next is asked for
 
 
-def test_closing_cancels_what_waits_and_takes_nothing_more(lanes):
+def test_closing_cancels_what_waits_and_takes_nothing_more(lanes: ThreadLanes) -> None:
     begun, let_go = threading.Event(), threading.Event()
 
-    def hang():
+    def hang() -> bool:
         begun.set()
         return let_go.wait(10)
 
@@ -66,16 +69,18 @@ def test_closing_cancels_what_waits_and_takes_nothing_more(lanes):
     assert hanging.result(10)
 
 
-def test_without_a_thread_work_fails_and_later_no_lane_holds_up_another(lanes, monkeypatch):
+def test_without_a_thread_work_fails_and_later_no_lane_holds_up_another(
+    lanes: ThreadLanes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As under a limit of processes (ulimit -u, or that of a container)."""
     seen = []
 
-    def refuse(_thread):
+    def refuse(_thread: Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     begun, let_go = threading.Event(), threading.Event()
 
-    def hang():
+    def hang() -> bool:
         begun.set()
         return let_go.wait(10)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-from thread_kit import in_thread
 
 from penstock.core.errors import Conflict
 from penstock.core.metrics import Histogram
@@ -14,6 +13,7 @@ from penstock.mailbox.alarm import Alarm
 from penstock.mailbox.control import DefaultActionController, LoopEnd, put_control
 from penstock.mailbox.mailbox_metrics import LatencyProbe
 from penstock.testing.clock import VirtualClock
+from tests.mailbox.thread_kit import in_thread
 
 
 def controller_of(box: TaskMailbox) -> DefaultActionController:

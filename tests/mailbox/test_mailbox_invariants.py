@@ -7,11 +7,11 @@ import sys
 import threading
 from collections import Counter
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mailbox_kit import Interleaver
 
 from penstock.core.errors import Closed
 from penstock.mailbox import (
@@ -23,6 +23,7 @@ from penstock.mailbox import (
     Suspension,
 )
 from penstock.testing.clock import VirtualClock
+from tests.harness.mailbox_kit import Interleaver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +69,7 @@ def test_1_only_the_owner_runs_actions_and_none_overlap_but_in_a_yield(
     def produce() -> None:
         for priority, yields in mails:
             executor = thread.processor.executor(priority)
-            executor.execute(lambda priority=priority, yields=yields: act(priority, yields))
+            executor.execute(partial(act, priority, yields))
 
     with MailboxThread("owner") as thread:
         owner = thread.executor.submit(threading.get_ident).result(10)
@@ -91,7 +92,7 @@ def test_2_mails_of_a_producer_and_kind_run_in_the_order_they_were_put(
             processor.executor(1).try_yield()
 
     for number, (_, priority, options) in enumerate(mails):
-        processor.executor(priority).execute(lambda number=number: run(number), options=options)
+        processor.executor(priority).execute(partial(run, number), options=options)
     processor.drain()
     for kind in {(producer, priority, options) for producer, priority, options in mails}:
         of_kind = [number for number in ran if mails[number] == kind]
@@ -183,9 +184,7 @@ def test_5_a_yield_never_runs_a_mail_below_its_priority(
     processor = MailboxProcessor()
     ran: list[int] = []
     for number, (priority, options) in enumerate(mails):
-        processor.executor(priority).execute(
-            lambda number=number: ran.append(number), options=options
-        )
+        processor.executor(priority).execute(partial(ran.append, number), options=options)
     executor = processor.executor(own)
     while executor.try_yield():
         pass
@@ -252,7 +251,7 @@ def test_7_a_put_raises_or_its_mail_is_run_or_cancelled(
         for number in range(100_000):
             key = (producer, number)
             try:
-                accepted[key] = thread.executor.submit(lambda key=key: act(key))
+                accepted[key] = thread.executor.submit(partial(act, key))
             except Closed:
                 refused.add(key)
                 return

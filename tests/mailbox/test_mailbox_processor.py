@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import CancelledError, Future
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
-from thread_kit import in_thread
 
 from penstock.core.errors import Closed, Conflict
 from penstock.core.metrics import MetricRegistry
@@ -20,6 +20,7 @@ from penstock.mailbox import (
     WrongThread,
 )
 from penstock.testing.clock import VirtualClock
+from tests.mailbox.thread_kit import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +31,9 @@ DEFERRABLE, URGENT = MailOptions.DEFERRABLE, MailOptions.URGENT
 class Story:
     """A processor whose mails and default action write down that they ran."""
 
-    def __init__(self, act: Callable[[Story, DefaultActionController], None] | None = None) -> None:
+    def __init__(
+        self, act: Callable[[Story, DefaultActionController], object] | None = None
+    ) -> None:
         self.said: list[str] = []
         self._act = act or (lambda story, controller: story.end())
         self.processor = MailboxProcessor(self._default, name="story")
@@ -434,7 +437,7 @@ def test_a_mailbox_thread_runs_what_it_accepted_before_it_ends() -> None:
     ran: list[int] = []
     with MailboxThread("worker") as thread:
         for number in range(100):
-            thread.executor.execute(lambda number=number: ran.append(number))
+            thread.executor.execute(partial(ran.append, number))
         name = thread.executor.submit(lambda: threading.current_thread().name)
         assert name.result(10) == "worker"
     assert ran == list(range(100))

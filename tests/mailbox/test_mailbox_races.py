@@ -14,17 +14,19 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
-from cluster_simulation.fibers import one_core
-from stepping_kit import SteppedMutex, SteppedThread
 
 from penstock.core.errors import Closed
 from penstock.mailbox import MailOptions, TaskMailbox, task_mailbox
 from penstock.mailbox.mail import Mail
 from penstock.testing.clock import VirtualClock
+from tests.harness.cluster_simulation.fibers import one_core
+from tests.mailbox.stepping_kit import SteppedMutex, SteppedThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
+
+    from _typeshed import TraceFunction
 
 OPTIONS = [MailOptions.DEFAULT, MailOptions.URGENT]
 
@@ -37,7 +39,7 @@ def preempted(operation: Callable[[], None], intruders: dict[int, Callable[[], N
     """Run the operation with intruders before its n-th bytecodes; False if it has fewer."""
     seen, left, inside = 0, dict(intruders), False
 
-    def trace(frame: FrameType, event: str, arg: object) -> object:
+    def trace(frame: FrameType, event: str, arg: object) -> TraceFunction | None:
         nonlocal seen, inside
         if frame.f_code.co_filename != task_mailbox.__file__ or inside:
             return None
@@ -67,7 +69,7 @@ def holds_lock(frame: FrameType) -> bool:
     """
     if not frame.f_code.co_qualname.startswith("ClockWakeup."):
         return False
-    return frame.f_locals["self"]._condition._is_owned()
+    return bool(frame.f_locals["self"]._condition._is_owned())
 
 
 def preempted_at(place: int, operation: Callable[[], None], intruder: Callable[[], None]) -> bool:
@@ -79,6 +81,10 @@ def every_preemption(run: Callable[[int], bool]) -> int:
     while run(place):
         place += 1
     return place
+
+
+def _run_after(run: Callable[[int, int], bool], first: int, place: int) -> bool:
+    return run(first, first + 1 + place)
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -144,7 +150,7 @@ def test_what_a_quiesced_mailbox_holds_never_grows(options: MailOptions) -> None
         return was_cut
 
     for first in range(every_preemption(lambda place: run(place, place + 1))):
-        every_preemption(lambda place, first=first: run(first, first + 1 + place))
+        every_preemption(partial(_run_after, run, first))
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -179,7 +185,7 @@ class Ending:
 
     def __init__(self, options: MailOptions, *, closing: bool) -> None:
         self.box = TaskMailbox(bind=False)
-        self.box._mutex = SteppedMutex()
+        self.box._mutex = SteppedMutex()  # type: ignore[assignment,misc]
         self.earlier = [mail("urgent", MailOptions.URGENT), mail("normal")]
         for one in self.earlier:
             self.box.put(one)
@@ -279,6 +285,9 @@ def test_two_puts_to_a_sleeper_wake_it_wherever_the_first_is_cut() -> None:
     class PutsAsleep(VirtualClock):
         """What happens while the taker sleeps: one put is cut by another, at the place."""
 
+        place: int
+        box: TaskMailbox
+
         def wait(self, condition: threading.Condition, timeout_s: float | None) -> bool:
             self.sleeps = getattr(self, "sleeps", 0) + 1
             if self.sleeps > 1:
@@ -322,7 +331,7 @@ def test_urgent_mails_put_while_a_take_waits_are_first_in_first_out(fast: bool) 
 
     both_put = threading.Event()
     box = TaskMailbox(bind=False) if fast else TaskMailbox(bind=False, clock=VirtualClock())
-    box._wakeup = HeldWakeup()
+    box._wakeup = HeldWakeup()  # type: ignore[misc]
     taken: list[str] = []
 
     def taker() -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import heapq
 import math
 import threading
+from collections.abc import Callable
+from functools import partial
+from typing import cast
 
 import pytest
-from call_faults_kit import Faults
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
 from penstock.mailbox import MailboxProcessor, MailboxThread, Timer
 from penstock.testing.clock import VirtualClock
+from tests.harness.call_faults_kit import Faults
 
 
 class Timed:
@@ -26,7 +29,7 @@ class Timed:
         self.said: list[str] = []
         self.run()
 
-    def say(self, word: str) -> object:
+    def say(self, word: str) -> Callable[[], object]:
         return lambda: self.said.append(f"{word}@{self.clock.monotonic_s():g}")
 
     def run(self, seconds: float = 0) -> list[str]:
@@ -114,7 +117,7 @@ def test_delays_and_intervals_that_are_not_finite_are_refused(wrong: float) -> N
     with pytest.raises(InvalidRequest, match=r"timer 'x': delay .* must be a finite"):
         timers.schedule_after(wrong, say, "x")
     with pytest.raises(InvalidRequest, match="must be a finite number"):
-        timers.schedule_at(wrong, say)
+        timers.schedule_at(cast("int", wrong), say)
     for schedule in (timers.schedule_every, timers.schedule_with_delay):
         with pytest.raises(InvalidRequest, match="must be a finite number"):
             schedule(wrong, say)
@@ -123,7 +126,7 @@ def test_delays_and_intervals_that_are_not_finite_are_refused(wrong: float) -> N
     with pytest.raises(InvalidRequest, match="must be above 0"):
         timers.schedule_with_delay(0, say)
     with pytest.raises(InvalidRequest, match="latency_probe_interval_ms"):
-        MailboxProcessor(latency_probe_interval_ms=wrong)
+        MailboxProcessor(latency_probe_interval_ms=cast("int", wrong))
     assert timers.pending == 0
 
 
@@ -192,12 +195,14 @@ def test_any_timers_fire_once_in_order_and_never_early(
 ) -> None:
     timed = Timed()
     fired: list[tuple[int, int, float]] = []
+
+    def note(delay_s: int, number: int) -> None:
+        fired.append((delay_s, number, timed.clock.monotonic_s()))
+
     for number, (delay_s, cancelled) in enumerate(wanted):
         timer = timed.timers.schedule_after(
             1000 * delay_s,
-            lambda number=number, delay_s=delay_s: fired.append(
-                (delay_s, number, timed.clock.monotonic_s())
-            ),
+            partial(note, delay_s, number),
         )
         if cancelled:
             timer.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ _buckets = itertools.count()
 
 
 @pytest.fixture(params=["local", "memory"])
-def store(request, tmp_path) -> Iterator[DeepStore]:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DeepStore]:
     if request.param == "memory":
         yield DeepStore(f"memory://attempts{next(_buckets)}/segments")
         fsspec.filesystem("memory").store.clear()
@@ -42,12 +43,12 @@ def write(folder: str, *names: str) -> list[str]:
     return uris
 
 
-def orphans(store, *known) -> list[str]:
+def orphans(store: DeepStore, *known: Mapping[str, object]) -> list[str]:
     found = store.list_orphans(known, modified_before_ms=LATER_MS)
     return sorted(store.location(load_spec) for load_spec in found)
 
 
-def test_a_file_of_an_attempt_is_fetched_by_its_load_spec(store) -> None:
+def test_a_file_of_an_attempt_is_fetched_by_its_load_spec(store: DeepStore) -> None:
     folder = store.attempt_folder("flights", "index_parallel_1", "a1")
     assert folder.endswith("/flights/attempts/index_parallel_1/a1")
     [uri] = write(folder, PART)
@@ -58,7 +59,7 @@ def test_a_file_of_an_attempt_is_fetched_by_its_load_spec(store) -> None:
     assert orphans(store) == []
 
 
-def test_whatever_lies_in_an_attempt_and_is_no_segment_is_an_orphan(store) -> None:
+def test_whatever_lies_in_an_attempt_and_is_no_segment_is_an_orphan(store: DeepStore) -> None:
     folder = store.attempt_folder("flights", "t", "a1")
     uris = write(
         folder,
@@ -77,7 +78,7 @@ def test_whatever_lies_in_an_attempt_and_is_no_segment_is_an_orphan(store) -> No
     assert orphans(store) == sorted(uris[:2])
 
 
-def test_every_attempt_has_a_folder_of_its_own(store) -> None:
+def test_every_attempt_has_a_folder_of_its_own(store: DeepStore) -> None:
     long = "index_parallel_" + "x" * 300
     folders = {
         store.attempt_folder(datasource, task, attempt)
@@ -91,12 +92,12 @@ def test_every_attempt_has_a_folder_of_its_own(store) -> None:
 
 
 @pytest.mark.parametrize(("task", "attempt"), [("", "1"), ("t", ""), ("t", "x" * 300)])
-def test_a_name_that_cannot_be_is_refused(store, task, attempt) -> None:
+def test_a_name_that_cannot_be_is_refused(store: DeepStore, task: str, attempt: str) -> None:
     with pytest.raises(InvalidRequest, match="cannot be a folder"):
         store.attempt_folder("d", task, attempt)
 
 
-def test_spark_may_call_a_file_in_its_own_way(tmp_path) -> None:
+def test_spark_may_call_a_file_in_its_own_way(tmp_path: Path) -> None:
     store = DeepStore(str(tmp_path / "deep storage"))
     path = f"{store.attempt_folder('d', 't', '1')}/{PART}"
     quoted = path.replace(" ", "%20")
@@ -107,7 +108,7 @@ def test_spark_may_call_a_file_in_its_own_way(tmp_path) -> None:
         }
 
 
-def test_object_stores_have_two_names_for_one_scheme(monkeypatch) -> None:
+def test_object_stores_have_two_names_for_one_scheme(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fsspec.core.url_to_fs", lambda url: (MemoryFileSystem(), url))
     store = DeepStore("s3://bucket/segments")
     load_spec = store.load_spec_of("s3a://bucket/segments/d/attempts/t/1/x.parquet")
@@ -117,14 +118,14 @@ def test_object_stores_have_two_names_for_one_scheme(monkeypatch) -> None:
 @pytest.mark.parametrize(
     "relative", ["x.parquet", "d/x.parquet", "d/attempts/t/x", "../d/attempts/t/1/x", "d/a/t/1/x"]
 )
-def test_only_files_of_attempts_become_segments_so(store, relative) -> None:
+def test_only_files_of_attempts_become_segments_so(store: DeepStore, relative: str) -> None:
     root = store.attempt_folder("d", "t", "1").removesuffix("/d/attempts/t/1")
     for uri in (f"{root}/{relative}", f"/elsewhere/{relative}", f"s3://b/{relative}"):
         with pytest.raises(InvalidRequest, match="attempt_folder"):
             store.load_spec_of(uri)
 
 
-def test_checksums_that_hadoop_keeps_beside_stay_and_go_with_their_file(tmp_path) -> None:
+def test_checksums_that_hadoop_keeps_beside_stay_and_go_with_their_file(tmp_path: Path) -> None:
     store = DeepStore(str(tmp_path / "deep"))
     folder = store.attempt_folder("d", "t", "1")
     uris = write(folder, PART, f".{PART}.crc", "other", ".other.crc")
@@ -176,7 +177,7 @@ def steps_of(task: str) -> range:
 
 
 @pytest.mark.parametrize("step", steps_of("cut"))
-def test_what_a_cut_batch_task_leaves_goes_and_segments_stay(step) -> None:
+def test_what_a_cut_batch_task_leaves_goes_and_segments_stay(step: int) -> None:
     for seed in range(8):
         fs = crashable()
         published = run_task(fs, "published")
@@ -206,7 +207,7 @@ def kill_steps() -> range:
 
 
 @pytest.mark.parametrize("step", kill_steps())
-def test_a_kill_that_is_cut_leaves_an_orphan_or_nothing(step) -> None:
+def test_a_kill_that_is_cut_leaves_an_orphan_or_nothing(step: int) -> None:
     for seed in range(8):
         fs = crashable()
         gone, stays = run_task(fs, "published")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 
 import pytest
-from call_faults_kit import Faults
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
@@ -14,25 +14,27 @@ from penstock.core.errors import Conflict, InvalidRequest
 from penstock.core.intervals import ETERNITY, Interval
 from penstock.core.timeline.chunks import PartitionChunk, RootRange
 from penstock.core.timeline.timeline import Timeline
-from penstock.segments.catalog import Catalog
+from penstock.segments.catalog import Catalog, CatalogView
 from penstock.segments.segment import Segment, ShardSpec
+from penstock.segments.shard_spec import ShardKind
 from penstock.storage.metadata import AnnouncedFile, AnnouncedRow, SegmentRow, Snapshot
 from penstock.storage.metadata.chunk_summaries import ChunkSummary as UsedChunk
 from penstock.storage.metadata.chunk_summaries import visible_chunks
+from tests.harness.call_faults_kit import Faults
 
 
 def row(
-    start,
-    end,
-    version,
-    number=0,
+    start: int,
+    end: int,
+    version: str,
+    number: int = 0,
     *,
-    datasource="d",
-    core=0,
-    kind="numbered",
-    changed_ms=0,
-    path="/x",
-):
+    datasource: str = "d",
+    core: int = 0,
+    kind: ShardKind = "numbered",
+    changed_ms: int = 0,
+    path: str = "/x",
+) -> SegmentRow:
     segment = Segment(
         datasource,
         Interval(start, end),
@@ -53,13 +55,18 @@ def row(
     )
 
 
-def snapshot(revision, *rows, announced=(), segments_revision=None) -> Snapshot:
+def snapshot(
+    revision: int,
+    *rows: SegmentRow,
+    announced: tuple[AnnouncedRow, ...] = (),
+    segments_revision: int | None = None,
+) -> Snapshot:
     return Snapshot(
         revision, revision if segments_revision is None else segments_revision, rows, announced
     )
 
 
-def text(view, datasource="d", interval=ETERNITY) -> str:
+def text(view: CatalogView, datasource: str = "d", interval: Interval = ETERNITY) -> str:
     return " ".join(
         f"[{p.interval.start_ms},{p.interval.end_ms}){p.segment.version}{'*' if p.clipped else ''}"
         for p in view.visible(datasource, interval)
@@ -151,7 +158,7 @@ def test_a_row_that_was_published_again_under_its_id_counts_as_it_is_now() -> No
     assert piece.segment.load_spec == {"type": "local", "path": "/y"}
 
 
-def twins(*, core=1):
+def twins(*, core: int = 1) -> tuple[SegmentRow, SegmentRow]:
     """What was appended in an hour, and its copy under a replacement of the day."""
     appended = row(3, 4, "v0", 7, path="/hour")
     copy = structs.replace(
@@ -166,7 +173,7 @@ def twins(*, core=1):
     return appended, copy
 
 
-def paths(view, interval=ETERNITY) -> list[str]:
+def paths(view: CatalogView, interval: Interval = ETERNITY) -> list[str]:
     return [str(piece.segment.load_spec["path"]) for piece in view.visible("d", interval)]
 
 
@@ -263,7 +270,9 @@ sets = st.dictionaries(
 
 
 @given(sets, st.integers(0, 9), st.integers(1, 5))
-def test_storage_sees_the_same_chunks_as_the_timeline(sets, start, length) -> None:
+def test_storage_sees_the_same_chunks_as_the_timeline(
+    sets: Mapping[tuple[int, int, int], set[int]], start: int, length: int
+) -> None:
     timeline: Timeline[tuple[int, int, int]] = Timeline()
     chunks = []
     for (at, long, version), numbers in sets.items():

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import fsspec
 import pytest
-from call_faults_kit import FAULTS, Faults
 from fsspec.implementations.memory import MemoryFileSystem
 
 from penstock.core.errors import (
@@ -20,10 +21,11 @@ from penstock.core.errors import (
     Unavailable,
 )
 from penstock.core.intervals import Interval
-from penstock.segments.deep_storage import DeepStore, files_below
+from penstock.segments.deep_storage import DeepStore, PushedFile, files_below
 from penstock.segments.segment import SegmentId
 from penstock.storage.disk import OsFileSystem
-from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
+from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss, _AppendFile, _ReadFile
+from tests.harness.call_faults_kit import FAULTS, Faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +38,7 @@ _buckets = itertools.count()
 
 
 @pytest.fixture(params=["path", "file url", "memory"])
-def store(request, tmp_path) -> Iterator[DeepStore]:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DeepStore]:
     if request.param == "memory":
         yield DeepStore(f"memory://bucket{next(_buckets)}/segments")
         fsspec.filesystem("memory").store.clear()
@@ -50,18 +52,18 @@ def store(request, tmp_path) -> Iterator[DeepStore]:
 
 
 @pytest.fixture
-def local_file(tmp_path):
+def local_file(tmp_path: Path) -> Path:
     path = tmp_path / "merged.parquet"
     path.write_bytes(b"PAR1" * 1000)
     return path
 
 
-def orphans(store, *known) -> list[str]:
+def orphans(store: DeepStore, *known: Mapping[str, object]) -> list[str]:
     found = store.list_orphans(known, modified_before_ms=LATER_MS)
     return sorted(store.location(load_spec) for load_spec in found)
 
 
-def test_a_pushed_file_lies_in_its_place(store, local_file) -> None:
+def test_a_pushed_file_lies_in_its_place(store: DeepStore, local_file: Path) -> None:
     pushed = store.push(str(local_file), ID, "u1")
     assert pushed.size == 4000
     location = store.location(pushed.load_spec)
@@ -70,7 +72,7 @@ def test_a_pushed_file_lies_in_its_place(store, local_file) -> None:
         assert file.read() == local_file.read_bytes()
 
 
-def test_a_push_again_is_the_same_push(store, local_file) -> None:
+def test_a_push_again_is_the_same_push(store: DeepStore, local_file: Path) -> None:
     first = store.push(str(local_file), ID, "u1")
     assert store.push(str(local_file), ID, "u1") == first
     other = store.push(str(local_file), ID, "u2")
@@ -78,7 +80,7 @@ def test_a_push_again_is_the_same_push(store, local_file) -> None:
     assert orphans(store, first.load_spec) == [store.location(other.load_spec)]
 
 
-def test_other_content_needs_another_unique(store, local_file) -> None:
+def test_other_content_needs_another_unique(store: DeepStore, local_file: Path) -> None:
     pushed = store.push(str(local_file), ID, "u1")
     local_file.write_bytes(b"shorter")
     with pytest.raises(Conflict, match="another unique name"):
@@ -86,13 +88,13 @@ def test_other_content_needs_another_unique(store, local_file) -> None:
     assert orphans(store, pushed.load_spec) == []
 
 
-def test_a_file_that_is_not_there_cannot_be_pushed(store, tmp_path) -> None:
+def test_a_file_that_is_not_there_cannot_be_pushed(store: DeepStore, tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         store.push(str(tmp_path / "none"), ID, "u1")
     assert orphans(store) == []
 
 
-def test_killing_takes_the_file_and_is_fine_twice(store, local_file) -> None:
+def test_killing_takes_the_file_and_is_fine_twice(store: DeepStore, local_file: Path) -> None:
     kept = store.push(str(local_file), ID, "u2")
     pushed = store.push(str(local_file), ID, "u1")
     store.kill(pushed.load_spec)
@@ -100,7 +102,7 @@ def test_killing_takes_the_file_and_is_fine_twice(store, local_file) -> None:
     assert orphans(store) == [store.location(kept.load_spec)]
 
 
-def test_killing_takes_the_folders_that_are_empty_then(tmp_path, local_file) -> None:
+def test_killing_takes_the_folders_that_are_empty_then(tmp_path: Path, local_file: Path) -> None:
     store = DeepStore(str(tmp_path / "deep"))
     store.make_root()
     first, second = (store.push(str(local_file), ID, unique) for unique in ("u1", "u2"))
@@ -111,19 +113,21 @@ def test_killing_takes_the_folders_that_are_empty_then(tmp_path, local_file) -> 
     assert list((tmp_path / "deep").iterdir()) == []
 
 
-def test_young_files_are_no_orphans(store, local_file) -> None:
+def test_young_files_are_no_orphans(store: DeepStore, local_file: Path) -> None:
     store.push(str(local_file), ID, "u1")
     assert store.list_orphans([], modified_before_ms=0) == []
 
 
-def test_specs_of_other_stores_are_no_matter_to_the_search(store, local_file) -> None:
+def test_specs_of_other_stores_are_no_matter_to_the_search(
+    store: DeepStore, local_file: Path
+) -> None:
     pushed = store.push(str(local_file), ID, "u1")
     assert orphans(store, {"type": "tombstone"}, {"type": "local", "path": "/etc/x"}) == [
         store.location(pushed.load_spec)
     ]
 
 
-def test_files_of_others_are_no_orphans(store, local_file) -> None:
+def test_files_of_others_are_no_orphans(store: DeepStore, local_file: Path) -> None:
     pushed = store.push(str(local_file), ID, "u1")
     place = store.location(pushed.load_spec)
     root = place.removesuffix(f"/{FOLDER}/part.parquet")
@@ -134,13 +138,13 @@ def test_files_of_others_are_no_orphans(store, local_file) -> None:
     assert orphans(store) == [place]
 
 
-def test_the_root_may_be_written_in_several_ways(tmp_path, local_file) -> None:
+def test_the_root_may_be_written_in_several_ways(tmp_path: Path, local_file: Path) -> None:
     DeepStore(str(tmp_path / "deep")).make_root()
     pushed = DeepStore(f"/{tmp_path}/deep/").push(str(local_file), ID, "u1")
     assert DeepStore(f"file://localhost{tmp_path}/x/../deep").location(pushed.load_spec)
 
 
-class OddStore(MemoryFileSystem):
+class OddStore(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
     """Says the time of a change as a test wants it, and fails with errors that nobody knows."""
 
     protocol = "oddstore"
@@ -149,22 +153,24 @@ class OddStore(MemoryFileSystem):
     times: ClassVar[dict[str, object]] = {}
     asked: ClassVar[list[str]] = []
 
-    def find(self, path, *, detail=False, **more):
+    def find(
+        self, path: str, *, detail: bool = False, **more: object
+    ) -> dict[str, dict[str, object]]:
         found = super().find(path, detail=True, **more)
         return {name: {"name": name, **self.times} for name in found}
 
-    def modified(self, path):
+    def modified(self, path: str) -> datetime:
         self.asked.append(path)
         return dt.datetime.fromisoformat("2013-01-01")
 
-    def rm_file(self, path):
+    def rm_file(self, path: str) -> None:
         if path.endswith(".parquet"):
             raise RuntimeError("the credentials have expired")
         super().rm_file(path)
 
 
 @pytest.fixture
-def odd(local_file) -> Iterator[DeepStore]:
+def odd(local_file: Path) -> Iterator[DeepStore]:
     fsspec.register_implementation("oddstore", OddStore, clobber=True)
     store = DeepStore("oddstore://bucket/segments")
     store.push(str(local_file), ID, "u1")
@@ -182,15 +188,17 @@ def odd(local_file) -> Iterator[DeepStore]:
         {},
     ],
 )
-def test_the_time_of_a_file_comes_with_the_listing_where_it_can(odd, times) -> None:
-    OddStore.times = times
+def test_the_time_of_a_file_comes_with_the_listing_where_it_can(
+    odd: DeepStore, times: Mapping[str, object]
+) -> None:
+    OddStore.times = dict(times)
     at_ms = 1_356_998_400_000
     assert len(odd.list_orphans([], modified_before_ms=at_ms + 1)) == 1
     assert odd.list_orphans([], modified_before_ms=at_ms) == []
     assert bool(OddStore.asked) == (not times)
 
 
-def test_an_error_that_nobody_knows_is_no_end_of_the_process(odd) -> None:
+def test_an_error_that_nobody_knows_is_no_end_of_the_process(odd: DeepStore) -> None:
     with pytest.raises(Unavailable, match="cannot delete: the credentials have expired"):
         odd.kill({"type": "fsspec", "url": f"oddstore://bucket/segments/{FOLDER}/part.parquet"})
 
@@ -209,7 +217,7 @@ def test_an_error_that_nobody_knows_is_no_end_of_the_process(odd) -> None:
         {"type": "fsspec", "url": "s3://b/x"},
     ],
 )
-def test_nothing_outside_the_store_is_touched(tmp_path, load_spec) -> None:
+def test_nothing_outside_the_store_is_touched(tmp_path: Path, load_spec: dict[str, Any]) -> None:
     root = str(tmp_path / "deep")
     spec = {k: v.replace("ROOT", root) if isinstance(v, str) else v for k, v in load_spec.items()}
     store = DeepStore(root)
@@ -231,7 +239,9 @@ def test_nothing_outside_the_store_is_touched(tmp_path, load_spec) -> None:
         ("a~b", "a~7e~b"),
     ],
 )
-def test_names_are_made_safe(tmp_path, local_file, datasource, folder) -> None:
+def test_names_are_made_safe(
+    tmp_path: Path, local_file: Path, datasource: str, folder: str
+) -> None:
     store = DeepStore(str(tmp_path / "deep"))
     store.make_root()
     pushed = store.push(str(local_file), SegmentId(datasource, DAY, "v"), "u1")
@@ -240,13 +250,15 @@ def test_names_are_made_safe(tmp_path, local_file, datasource, folder) -> None:
 
 
 @pytest.mark.parametrize(("datasource", "unique"), [("", "u"), ("x" * 300, "u"), ("d", "")])
-def test_names_that_cannot_be_are_refused(tmp_path, local_file, datasource, unique) -> None:
+def test_names_that_cannot_be_are_refused(
+    tmp_path: Path, local_file: Path, datasource: str, unique: str
+) -> None:
     with pytest.raises(InvalidRequest, match="cannot be a folder"):
         DeepStore(str(tmp_path)).push(str(local_file), SegmentId(datasource, DAY, "v"), unique)
 
 
 @pytest.mark.parametrize("url", ["relative/path", "", "nonsense://x/y", "file://segments/x"])
-def test_a_url_that_cannot_be_used_is_refused(url) -> None:
+def test_a_url_that_cannot_be_used_is_refused(url: str) -> None:
     with pytest.raises(InvalidRequest):
         DeepStore(url)
 
@@ -263,7 +275,7 @@ def crashable() -> CrashableFileSystem:
     return fs
 
 
-def push(fs: CrashableFileSystem):
+def push(fs: CrashableFileSystem) -> PushedFile:
     return DeepStore("/deep", fs=fs).push("/task/merged.parquet", ID, "u1")
 
 
@@ -275,7 +287,7 @@ def push_steps() -> range:
 
 
 @pytest.mark.parametrize("step", push_steps())
-def test_a_push_cut_anywhere_is_whole_or_not_there(step) -> None:
+def test_a_push_cut_anywhere_is_whole_or_not_there(step: int) -> None:
     for seed in range(12):
         fs = crashable()
         fs.kill_at(step, keep_bytes=100)
@@ -291,7 +303,7 @@ def test_a_push_cut_anywhere_is_whole_or_not_there(step) -> None:
 
 
 @pytest.mark.parametrize("step", push_steps())
-def test_what_a_cut_push_leaves_is_found_and_killed(step) -> None:
+def test_what_a_cut_push_leaves_is_found_and_killed(step: int) -> None:
     fs = crashable()
     fs.kill_at(step, keep_bytes=100)
     with pytest.raises(PowerLoss):
@@ -305,7 +317,7 @@ def test_what_a_cut_push_leaves_is_found_and_killed(step) -> None:
 
 
 @pytest.mark.parametrize("step", push_steps())
-def test_a_push_that_fails_anywhere_can_be_made_again(step) -> None:
+def test_a_push_that_fails_anywhere_can_be_made_again(step: int) -> None:
     fs = crashable()
     fs.fail_at(step)
     with pytest.raises(Unavailable):
@@ -335,7 +347,7 @@ def test_a_folder_removed_under_a_push_is_made_again() -> None:
             super().__init__()
             self.sweeps = 2
 
-        def create(self, path, *, replace=False):
+        def create(self, path: str, *, replace: bool = False) -> _AppendFile:
             if path.startswith("/deep") and self.sweeps:
                 self.sweeps -= 1
                 self.rmdir(f"/deep/{FOLDER}")
@@ -375,7 +387,7 @@ def spoilt(root: Path, how: str) -> None:
     ],
 )
 def test_a_folder_that_is_away_is_waited_for_and_never_made(
-    tmp_path, local_file, how, text
+    tmp_path: Path, local_file: Path, how: str, text: str
 ) -> None:
     root = tmp_path / "disk" / "deep"
     store = DeepStore(str(root))
@@ -383,7 +395,7 @@ def test_a_folder_that_is_away_is_waited_for_and_never_made(
     pushed = store.push(str(local_file), ID, "u1")
     spoilt(root, how)
     there = sorted(tmp_path.rglob("*"))
-    works = [
+    works: list[Callable[[], object]] = [
         lambda: store.push(str(local_file), ID, "u1"),
         lambda: store.push(str(local_file), ID, "u2"),
         lambda: store.kill(pushed.load_spec),
@@ -398,7 +410,7 @@ def test_a_folder_that_is_away_is_waited_for_and_never_made(
 
 def test_a_folder_that_goes_away_during_a_push_is_not_made_again() -> None:
     class Unmounted(CrashableFileSystem):
-        def open_read(self, path):
+        def open_read(self, path: str) -> _ReadFile:
             if self.exists("/deep"):
                 self.rmdir("/deep")
             return super().open_read(path)
@@ -413,10 +425,14 @@ def test_a_folder_that_goes_away_during_a_push_is_not_made_again() -> None:
 
 
 def test_projections_need_the_folder_of_the_deep_storage_and_make_their_own(
-    tmp_path, local_file
+    tmp_path: Path, local_file: Path
 ) -> None:
     _, files = files_below(f"{tmp_path}/deep/~projections", OsFileSystem())
-    for work in (lambda: files.size("a/b"), lambda: files.put(str(local_file), "a", "b")):
+    works: tuple[Callable[[], object], ...] = (
+        lambda: files.size("a/b"),
+        lambda: files.put(str(local_file), "a", "b"),
+    )
+    for work in works:
         with pytest.raises(StorageUnavailable, match=f"{tmp_path}/deep is missing"):
             work()
     (tmp_path / "deep").mkdir()
@@ -424,7 +440,7 @@ def test_projections_need_the_folder_of_the_deep_storage_and_make_their_own(
     assert files.put(str(local_file), "a", "b") == files.size("a/b") == 4000
 
 
-def test_load_specs_stay_valid_when_the_store_moves(tmp_path, local_file) -> None:
+def test_load_specs_stay_valid_when_the_store_moves(tmp_path: Path, local_file: Path) -> None:
     before, after = tmp_path / "a b#ü%20%", tmp_path / "elsewhere"
     before.mkdir()
     pushed = DeepStore(str(before)).push(str(local_file), ID, "u1")
@@ -436,7 +452,7 @@ def test_load_specs_stay_valid_when_the_store_moves(tmp_path, local_file) -> Non
     assert orphans(moved, pushed.load_spec) == []
 
 
-def test_a_load_spec_of_an_earlier_release_has_a_current_form(tmp_path) -> None:
+def test_a_load_spec_of_an_earlier_release_has_a_current_form(tmp_path: Path) -> None:
     store = DeepStore(str(tmp_path))
     for old in (
         {"type": "local", "path": f"/was/here/{FOLDER}/part.parquet"},
@@ -451,13 +467,13 @@ def test_a_load_spec_of_an_earlier_release_has_a_current_form(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", "", ".", "a//b"])
-def test_a_load_spec_does_not_lead_out_of_the_store(tmp_path, path) -> None:
+def test_a_load_spec_does_not_lead_out_of_the_store(tmp_path: Path, path: str) -> None:
     with pytest.raises(InvalidRequest, match="not of the deep storage"):
         DeepStore(str(tmp_path)).location({"type": "deepStorage", "path": path})
 
 
 @pytest.mark.parametrize("error", FAULTS)
-def test_no_exception_during_a_push_leaves_half_a_file(error, local_file):
+def test_no_exception_during_a_push_leaves_half_a_file(error: type, local_file: Path) -> None:
     """Only an `Unavailable` deleted it; what others left took room until the janitor came."""
     at, raised = 0, True
     while raised:

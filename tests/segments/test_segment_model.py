@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,7 +38,7 @@ def test_a_number_at_the_end_has_two_readings() -> None:
 
 
 @pytest.mark.parametrize("end", ["0", "07", "x", "1.5", "99999999999", "٣"])
-def test_what_is_no_partition_number_belongs_to_the_version(end) -> None:
+def test_what_is_no_partition_number_belongs_to_the_version(end: str) -> None:
     assert SegmentId.possible_readings(f"d_{TIMES}_v_{end}", "d") == [
         SegmentId("d", MONTH, f"v_{end}", 0)
     ]
@@ -54,7 +57,7 @@ def test_what_is_no_partition_number_belongs_to_the_version(end) -> None:
         "d_2013-02-01T00:00:00.000Z_2013-01-01T00:00:00.000Z_v",
     ],
 )
-def test_what_is_no_id_is_refused(text) -> None:
+def test_what_is_no_id_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest, match="use datasource_start_end_version"):
         SegmentId.parse(text, "d")
 
@@ -65,15 +68,15 @@ def test_names_with_underscores_need_no_hint() -> None:
 
 
 @given(ids)
-def test_an_id_is_among_the_readings_of_its_text(segment_id) -> None:
+def test_an_id_is_among_the_readings_of_its_text(segment_id: SegmentId) -> None:
     text = str(segment_id)
     assert segment_id in SegmentId.possible_readings(text, segment_id.datasource)
     assert segment_id in SegmentId.possible_readings(text)
     assert {str(reading) for reading in SegmentId.possible_readings(text)} == {text}
 
 
-def segment(**changes) -> Segment:
-    fields = {
+def segment(**changes: object) -> Segment:
+    fields: dict[str, Any] = {
         "datasource": "d",
         "interval": MONTH,
         "version": VERSION,
@@ -109,7 +112,7 @@ def test_a_segment_has_druids_json_form() -> None:
     "changes",
     [{}, {"dimensions": ()}, {"columns": ()}, {"shard_spec": ShardSpec(kind="tombstone")}],
 )
-def test_a_segment_survives_json_and_rows(changes) -> None:
+def test_a_segment_survives_json_and_rows(changes: Mapping[str, object]) -> None:
     wanted = segment(**changes)
     for back in (Segment.from_json(wanted.to_json()), Segment.from_row(wanted.to_row())):
         assert back.to_json() == wanted.to_json()
@@ -138,7 +141,7 @@ def test_segments_are_equal_and_ordered_by_id() -> None:
         ("columns", [["a", 1]]),
     ],
 )
-def test_a_wrong_field_is_named(key, value) -> None:
+def test_a_wrong_field_is_named(key: str, value: object) -> None:
     with pytest.raises(InvalidRequest) as caught:
         Segment.from_json({**segment().to_json(), key: value})
     assert key in str(caught.value)

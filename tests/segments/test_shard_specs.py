@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock.core.errors import InvalidRequest
@@ -62,7 +64,7 @@ ALL = [
 
 
 @pytest.mark.parametrize("value", ALL, ids=lambda value: value["type"])
-def test_what_was_read_is_written_as_it_was(value) -> None:
+def test_what_was_read_is_written_as_it_was(value: dict[str, Any]) -> None:
     spec = ShardSpec.from_json(value)
     assert spec.to_json() == value
     assert len({spec, ShardSpec.from_json(value)}) == 1
@@ -84,7 +86,9 @@ def test_what_was_read_is_written_as_it_was(value) -> None:
         ({"type": "hashed", "partitionNum": 1, "partitions": 2}, 1, 2),
     ],
 )
-def test_every_kind_has_a_number_and_a_core_count(value, number, core) -> None:
+def test_every_kind_has_a_number_and_a_core_count(
+    value: dict[str, Any], number: int, core: int
+) -> None:
     spec = ShardSpec.from_json(value)
     assert (spec.partition_number, spec.core_partitions) == (number, core)
 
@@ -108,7 +112,7 @@ def test_every_kind_has_a_number_and_a_core_count(value, number, core) -> None:
         ({**OVERWRITE, "minorVersion": 0}, "at least 1"),
     ],
 )
-def test_a_wrong_spec_is_refused_with_its_place(value, names) -> None:
+def test_a_wrong_spec_is_refused_with_its_place(value: dict[str, Any], names: str) -> None:
     with pytest.raises(InvalidRequest, match=names):
         ShardSpec.from_json(value)
 

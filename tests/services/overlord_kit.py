@@ -11,17 +11,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 import httpx
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from event_kit import KeptEvents
-from metadata_kit import open_metadata
-from places_kit import FixedPlaces
-from queue_kit import HeldPeon
 from starlette.applications import Starlette
+from starlette.routing import BaseRoute
 
+from penstock.core.access.access_control import AccessControl
 from penstock.core.errors import NotFound, Unavailable
 from penstock.core.metrics import MetricRegistry
 from penstock.indexing.overlord import Overlord, OverlordOptions, OverlordPorts
@@ -47,15 +46,25 @@ from penstock.mailbox.lanes import ThreadLanes
 from penstock.services.api.asgi import application
 from penstock.services.api.indexer.overlord_routes import OverlordParts, overlord_routes
 from penstock.services.api.indexer.request_parts import ACTION_BYTES_MAX
+from penstock.services.api.native import NativeRoutes
 from penstock.services.api.router import RouterParts, RouterRoutes
 from penstock.services.api.sql import SqlPort, SqlRoutes
 from penstock.services.host.process import listen
 from penstock.services.http_server import HttpServer
 from penstock.services.membership.leases import LeaseDirectory
+from penstock.services.membership.membership import BrokerFinder
 from penstock.services.options.option_values import HostPort
 from penstock.services.readiness import ReadyState
+from penstock.spark.tables.visible_files import VisibleFiles
 from penstock.storage.disk import OsFileSystem
+from penstock.storage.uploads import UploadStore
 from penstock.testing.clock import VirtualClock
+from tests.harness.access_kit import with_token
+from tests.harness.event_kit import KeptEvents
+from tests.harness.metadata_kit import open_metadata
+from tests.indexing.queue_kit import HeldPeon
+from tests.kits.answers_kit import check_answer
+from tests.services.places_kit import FixedPlaces
 
 T = TypeVar("T")
 
@@ -179,8 +188,12 @@ class Api:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         self._client = httpx.AsyncClient(transport=transport, base_url="http://penstock")
 
-    def __call__(self, method: str, path: str, **more: object) -> httpx.Response:
-        return self._portal.call(lambda: self._client.request(method, path, **more))  # type: ignore[arg-type]
+    def __call__(self, method: str, path: str, **more: Any) -> httpx.Response:
+        """Send a request; the answer has to be as the OpenAPI document describes it."""
+        answer = self._portal.call(partial(self._client.request, method, path, **more))
+        kind = answer.headers.get("content-type", "")
+        check_answer(method, path, answer.status_code, kind, answer.content)
+        return answer
 
     def get(self, path: str, **more: object) -> httpx.Response:
         return self("GET", path, **more)
@@ -225,6 +238,7 @@ class OverlordWorld:
         self.clock = VirtualClock()
         self.metadata = open_metadata(folder, self.clock)
         self.topics = Topics()
+        self.uploads = UploadStore(folder / "uploads", self.clock)
         self.folder = folder
         self.peons: dict[str, HeldPeon] = {}
         self.live: dict[str, object] = {}
@@ -274,7 +288,12 @@ class OverlordWorld:
             raise Unavailable(f"the peon of {task_id} does not answer")
         return self.live[task_id]
 
-    def make_app(self, token: str | None = None) -> Starlette:
+    def make_app(
+        self,
+        token: str | None = None,
+        access: AccessControl | None = None,
+        more: Sequence[BaseRoute] = (),
+    ) -> Starlette:
         parts = OverlordParts(
             overlord=self.overlord,
             workers=self,
@@ -282,8 +301,13 @@ class OverlordWorld:
             clock=self.clock,
             live_report=self._live_report,
             logs=self.log_store,
+            uploads=self.uploads,
         )
-        return application(overlord_routes(parts), token=token, body_bytes_max=ACTION_BYTES_MAX)
+        return application(
+            [*overlord_routes(parts), *more],
+            access=access or with_token(token),
+            body_bytes_max=ACTION_BYTES_MAX,
+        )
 
     def start(self) -> OverlordWorld:
         """Lead."""
@@ -345,10 +369,10 @@ class OverlordWorld:
 
 
 @contextmanager
-def served(world: OverlordWorld) -> Iterator[HostPort]:
+def served(world: OverlordWorld, app: Starlette | None = None) -> Iterator[HostPort]:
     """The overlord of a world on a port; gives its address."""
     listener = listen(HostPort("127.0.0.1", 0), "--http")
-    server = HttpServer(world.app, listener)
+    server = HttpServer(app or world.app, listener)
     server.start()
     try:
         yield HostPort("127.0.0.1", server.port)
@@ -363,10 +387,12 @@ def routed(world: OverlordWorld, service: SqlPort) -> Iterator[Api]:
         leases = world.metadata.leases
         leases.renew("overlord", "o", host=address.host, port=address.port, ttl_ms=10**9)
         directory = LeaseDirectory(leases)
-        broker = FixedPlaces(address)
+        broker = cast("BrokerFinder", FixedPlaces(address))
         parts = RouterParts(world.metadata, directory, address, broker, ready, world.clock)
         sql = SqlRoutes(service, MetricRegistry(), KeptEvents(), world.clock)
-        api = Api(application([*sql.routes(), *RouterRoutes(parts).routes()]))
+        native = NativeRoutes(sql, VisibleFiles(world.metadata, "/no/segments"), world.clock)
+        routes = [*sql.routes(), *native.routes(), *RouterRoutes(parts).routes()]
+        api = Api(application(routes, access=with_token(None)))
         try:
             yield api
         finally:

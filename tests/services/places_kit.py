@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+import json
+
 from penstock.core.errors import Unavailable
 from penstock.services.options.option_values import HostPort
+from penstock.services.sampler_process import SampleAnswer
 from penstock.storage.metadata import LeaseRow
+
+NO_ROWS: dict[str, object] = {
+    "inputFormat": {"type": "csv"},
+    "timestampSpec": None,
+    "timeCandidates": [],
+    "dimensions": [],
+    "files": {"count": 1, "bytes": 1, "first": "inline", "allCounted": True},
+    "rows": [],
+    "errors": [],
+    "read": {"rows": 0, "bad": 0, "whole": True},
+    "notes": [],
+    "time": None,
+}
 
 
 class FixedPlaces:
@@ -29,6 +45,14 @@ class FixedPlaces:
 
     def broker(self) -> LeaseRow:
         raise Unavailable("no broker is announced")
+
+
+class NoSampler:
+    """Stands for `SamplerProcesses`: a sample that is allowed has no rows."""
+
+    def sample(self, request: bytes) -> SampleAnswer:
+        del request
+        return SampleAnswer(200, json.dumps(NO_ROWS).encode())
 
 
 class Overlords:

@@ -8,27 +8,47 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
-from event_kit import KeptEvents
-from overlord_kit import OverlordWorld, ready
-from places_kit import FixedPlaces
 from starlette.routing import BaseRoute, Route
 
+from penstock.core.errors import Unavailable
 from penstock.core.metrics import MetricRegistry
 from penstock.indexing.task_log import TaskLogReader
 from penstock.indexing.worker.peon_task import PeonTask
+from penstock.segments.deep_storage import DeepStore
 from penstock.services.api.asgi import application
+from penstock.services.api.avatica.routes import AvaticaRoutes
+from penstock.services.api.delta.delta_routes import DeltaRoutes
+from penstock.services.api.delta.delta_tables import DeltaTables
+from penstock.services.api.iceberg.catalog_commits import CatalogCommits
+from penstock.services.api.iceberg.catalog_routes import CatalogRoutes
+from penstock.services.api.iceberg.catalog_tables import CatalogTables
 from penstock.services.api.indexer.request_parts import PREFIX
+from penstock.services.api.input_samples import SampleRoutes
+from penstock.services.api.live_answers import LiveAnswers
 from penstock.services.api.peon import PeonRoutes, TaskControl
 from penstock.services.api.router import RouterParts, RouterRoutes, TableRoutes
+from penstock.services.api.spark_writes import SparkWriteRoutes
 from penstock.services.api.sql import SqlPort, SqlRoutes
+from penstock.services.api.uploads import UploadRoutes
 from penstock.services.api.worker import WorkerPort, WorkerRoutes
+from penstock.services.json_client import JsonClient
 from penstock.services.membership.leases import LeaseDirectory
 from penstock.services.options.option_values import HostPort
 from penstock.services.roles.router import routes_of
 from penstock.spark.tables import TableSource
+from penstock.storage.uploads import UploadStore
+from tests.harness.access_kit import with_token
+from tests.harness.event_kit import KeptEvents
+from tests.services.overlord_kit import OverlordWorld, ready
+from tests.services.places_kit import FixedPlaces, NoSampler
 
 NOBODY = SimpleNamespace()
 COORDINATOR = "/druid/coordinator/v1"
+
+
+def no_overlord() -> JsonClient:
+    """Answer for an overlord that cannot be found."""
+    raise Unavailable("there is no overlord here")
 
 
 def running_routes(folder: Path) -> set[tuple[str, str]]:
@@ -39,8 +59,17 @@ def running_routes(folder: Path) -> set[tuple[str, str]]:
         places = FixedPlaces(address)
         parts = RouterParts(world.metadata, directory, address, places, ready, world.clock)
         sql = SqlRoutes(cast("SqlPort", NOBODY), MetricRegistry(), KeptEvents(), world.clock)
-        tables = TableRoutes(cast("TableSource", NOBODY))
-        router = keys(routes_of(sql, RouterRoutes(parts), tables))
+        tables = TableRoutes(
+            cast("TableSource", NOBODY), world.metadata, DeepStore(str(folder / "deep"))
+        )
+        store = UploadStore(folder / "uploads", world.clock)
+        jdbc = AvaticaRoutes(sql, world.clock)
+        delta = DeltaRoutes(cast("DeltaTables", NOBODY))
+        iceberg = CatalogRoutes(cast("CatalogTables", NOBODY), cast("CatalogCommits", NOBODY))
+        source, deep = cast("TableSource", NOBODY), DeepStore(str(folder / "deep"))
+        writes = SparkWriteRoutes(source, world.metadata, deep, folder / "tmp", world.clock)
+        more = UploadRoutes(store), SampleRoutes(NoSampler(), store), jdbc, iceberg, writes, delta
+        router = keys(routes_of(sql, RouterRoutes(parts), tables, LiveAnswers(), *more))
     worker = WorkerRoutes(
         "w",
         cast("WorkerPort", NOBODY),
@@ -51,7 +80,7 @@ def running_routes(folder: Path) -> set[tuple[str, str]]:
     peon = PeonRoutes(
         "t", cast("PeonTask", NOBODY), lambda: None, cast("TaskControl", NOBODY)
     ).routes()
-    every = keys(application([]).routes)
+    every = keys(application([], access=with_token(None)).routes)
     return overlord | passed_on(router, overlord) | keys(worker.routes()) | keys(peon) | every
 
 

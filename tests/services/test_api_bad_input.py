@@ -12,13 +12,13 @@ from typing import cast
 
 import httpx
 import pytest
-from overlord_kit import Api, OverlordWorld, noop, routed, supervisor_spec
-from test_druid_paths import COORDINATOR, INDEXER, OTHERS, listed
 
 from penstock.core.intervals import Interval
 from penstock.segments.segment import Segment
 from penstock.services.api.sql import SqlPort
 from penstock.storage.metadata import PublishRequest
+from tests.services.overlord_kit import Api, OverlordWorld, noop, routed, supervisor_spec
+from tests.services.test_druid_paths import COORDINATOR, INDEXER, OTHERS, listed
 
 P = "/druid/indexer/v1"
 OVERLORD = listed(INDEXER, P)
@@ -154,5 +154,5 @@ def test_wrong_tokens(world: OverlordWorld) -> None:
             headers = {} if text is None else {"Authorization": text}
             answer = guarded(method, path, headers=headers)
             assert answer.status_code == 401
-            assert "Authorization: Bearer" in refused(answer)
+            assert "Authorization" in refused(answer)
     guarded.close()

@@ -14,11 +14,8 @@ import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from metadata_kit import create_metadata
-from postgres_server_kit import require_binaries, running_server
 from rich.console import Console
 from rich.progress import Progress
-from s3_server_kit import s3_bucket
 
 from penstock.core.intervals import Interval
 from penstock.segments.catalog import Catalog
@@ -34,6 +31,9 @@ from penstock.services.options import resolution
 from penstock.services.options.table import PenstockOptions
 from penstock.storage.metadata import MetadataStore, PublishRequest
 from penstock.storage.sqlite_urls import sqlite_url
+from tests.harness.metadata_kit import create_metadata
+from tests.kits.s3_server_kit import s3_bucket
+from tests.storage.postgres_server_kit import require_binaries, running_server
 
 DAY = Interval.parse("2013-01-01/2013-01-02")
 OLD, NEW = "1970-01-01T00:00:00.000Z", "2024-05-06T07:08:09.123Z"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-import sys
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,10 +13,7 @@ import pytest
 from penstock.broker.broker_client import BrokerClient
 from penstock.broker.options import BrokerOptions
 from penstock.services.cli.entry import run
-
-sys.path.append(str(Path(__file__).parents[1] / "broker"))
-
-from broker_kit import RunningBroker
+from tests.broker.broker_kit import RunningBroker
 
 Command = Callable[..., str]
 
@@ -64,6 +61,24 @@ def test_a_misspelt_topic_has_the_nearest_name(
     assert "topic 'salse' does not exist; did you mean 'sales'? If not, create it with" in said
 
 
+def test_cursors_are_shown_with_the_messages_after_them(
+    broker: RunningBroker, command: Command
+) -> None:
+    command("pub", "--topic", "t", "one", "two", "three")
+    assert "cursor" not in command("topic", "stats", "t")
+    with BrokerClient(broker.url) as client:
+        client.set_cursor("t", 0, "copies", 1)
+    shown = command("topic", "stats", "t")
+    assert re.search(r"cursor +messages behind\n.*\ncopies +2\n", shown)
+    said = command("topic", "delete", "t", "--cursor", "copy", "-y", code=1)
+    assert "topic t has no cursor 'copy'; its cursors are: copies" in said
+    said = command("topic", "delete", "t", "--cursor", "supervisor.t", "-y", code=2)
+    assert "terminate the supervisor instead" in said
+    deleted = "cursor copies of topic t is deleted\n"
+    assert command("topic", "delete", "t", "--cursor", "copies", "-y") == deleted
+    assert "copies" not in command("topic", "stats", "t")
+
+
 def test_channels_are_made_paused_emptied_and_deleted(
     broker: RunningBroker, command: Command
 ) -> None:
@@ -107,7 +122,7 @@ def test_a_channel_is_replayed(command: Command) -> None:
     command("topic", "replay", "t", "-c", "c", "--to", "beginning")
     assert command("sub", "t", "-c", "c", "--max", "3") == "one\ntwo\nthree\n"
     (place,) = json.loads(command("topic", "replay", "t", "-c", "c", "--offset", "2", "--json"))
-    assert place == {"partition": 0, "offset": 2}
+    assert place == {"partition": 0, "offset": 2, "repeated": 1, "skipped": 0}
     assert command("sub", "t", "-c", "c", "--max", "1") == "three\n"
     command("topic", "replay", "t", "-c", "c", "--time", "2100-01-01")
     assert channel(command)["depth"] == 0

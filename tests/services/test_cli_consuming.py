@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from pathlib import Path
 
@@ -12,10 +11,7 @@ from penstock.broker.broker_client import BrokerClient
 from penstock.broker.options import BrokerOptions
 from penstock.core.errors import NotFound
 from penstock.services.cli.entry import run
-
-sys.path.append(str(Path(__file__).parents[1] / "broker"))
-
-from broker_kit import RunningBroker
+from tests.broker.broker_kit import RunningBroker
 
 
 def test_sub_prints_and_finishes_and_tail_takes_from_nobody(

@@ -23,6 +23,7 @@ from penstock.services.cli.entry import run
 from penstock.services.cli.flow.flow_control import size
 from penstock.services.http_server import HttpServer
 from penstock.storage.disk import OsFileSystem
+from tests.harness.access_kit import with_token
 
 Command = Callable[..., str]
 
@@ -62,7 +63,10 @@ def command(
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     server = HttpServer(
-        application(FlowRoutes(lambda: controller, SystemClock()).routes()), listener
+        application(
+            FlowRoutes(lambda: controller, SystemClock()).routes(), access=with_token(None)
+        ),
+        listener,
     )
     server.start()
     monkeypatch.chdir(tmp_path)
@@ -102,11 +106,16 @@ def test_a_flow_is_compared_applied_and_exported(command: Command, file: Path) -
     for text in (exported, json.dumps(as_json)):
         file.write_text(text)
         assert "nothing would change" in command("diff", "flow.yaml")
-    assert json.loads(command("diff", "flow.yaml", "--json")) == {
+    answer = json.loads(command("diff", "flow.yaml", "--json"))
+    assert answer.pop("owner") == answer.pop("previousOwner")
+    expected = {
         "revision": 2,
         "running": True,
         "changes": [],
+        "commentsChanged": False,
+        "allRestart": False,
     }
+    assert answer == expected
     assert "leave out --start" in command("apply", "flow.yaml", "--dry-run", "--start", code=2)
 
 
@@ -260,3 +269,35 @@ def test_bulletins_name_their_component(
 def test_sizes_for_people() -> None:
     shown = {0: "0 B", 1023: "1,023 B", 1024: "1.0 KB", 157_286_400: "150 MB", 1 << 50: "1,024 TB"}
     assert {count: size(count) for count in shown} == shown
+
+
+def test_state_is_shown_and_cleared(command: Command, controller: FlowController) -> None:
+    (Path.cwd() / "f.yaml").write_text(FLOW)
+    command("apply", "f.yaml")
+    assert "no state" in command("state", "Make")
+    controller._parts._states[controller.status().components[0].id].set({"at": "7"})
+    assert "at" in command("state", "Make")
+    assert json.loads(command("state", "Make", "--json")) == {"at": "7"}
+    assert "1 entry cleared" in command("state", "Make", "--clear", "--yes")
+    assert "Nobody" in command("state", "Nobody", code=1)
+
+
+def test_a_whole_flow_runs_once(command: Command) -> None:
+    (Path.cwd() / "f.yaml").write_text(FLOW)
+    command("apply", "f.yaml")
+    assert "2 components ran once" in command("run-once", "/")
+
+
+def test_content_of_a_flowfile_is_read(command: Command, controller: FlowController) -> None:
+    text = FLOW.replace("batch_size: 3", "custom_text: some text")
+    (Path.cwd() / "f.yaml").write_text(text)
+    command("apply", "f.yaml")
+    command("run-once", "Make")
+    (flowfile,) = controller.queue(WAY).listing.first()
+    assert command("queue", "content", WAY, str(flowfile.id)) == "some text"
+    assert "9 bytes written" in command("queue", "content", WAY, str(flowfile.id), "-o", "c.txt")
+    assert (Path.cwd() / "c.txt").read_bytes() == b"some text"
+    assert "cannot be written" in command(
+        "queue", "content", WAY, str(flowfile.id), "-o", "none/c.txt", code=2
+    )
+    assert "no FlowFile 999" in command("queue", "content", WAY, "999", code=1)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from penstock.services.cli.entry import run
-
-sys.path.append(str(Path(__file__).parents[1] / "broker"))
-
-from nsqd_writer_kit import NsqdQueue, write_topics
+from tests.broker.nsqd_writer_kit import NsqdQueue, write_topics
 
 
 @pytest.fixture

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from overlord_kit import OverlordWorld, noop, ready, supervisor_spec
-from places_kit import FixedPlaces
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.instants import format_time, parse_time
@@ -27,6 +25,9 @@ from penstock.services.http_server import HttpServer
 from penstock.services.membership.leases import LeaseDirectory
 from penstock.services.options.option_values import HostPort
 from penstock.storage.metadata import PublishRequest
+from tests.harness.access_kit import with_token
+from tests.services.overlord_kit import OverlordWorld, noop, ready, supervisor_spec
+from tests.services.places_kit import FixedPlaces
 
 DAY = "2024-01-01T00:00:00.000Z/2024-01-02T00:00:00.000Z"
 
@@ -48,7 +49,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OverlordWorld]:
     made.metadata.leases.renew("overlord", "o", host=place.host, port=place.port, ttl_ms=10**9)
     directory = LeaseDirectory(made.metadata.leases)
     parts = RouterParts(made.metadata, directory, place, FixedPlaces(place), ready, made.clock)
-    made.url = serve(application(RouterRoutes(parts).routes())).url  # type: ignore[attr-defined]
+    made.url = serve(application(RouterRoutes(parts).routes(), access=with_token(None))).url  # type: ignore[attr-defined]
     for day in (1, 5):
         segment = Segment(
             datasource="web",
@@ -121,7 +122,17 @@ def test_a_task_is_submitted_explained_and_followed(
     world.live["a"] = {"ingestionStatsAndErrors": {"payload": lost}}
     failed = "3 tries of its work failed, last reason: Spark was lost: OutOfMemoryError"
     assert f"it is running; {failed}\n" in out(capsys, "task", "why", "a")
-    assert f"{failed}\n" in out(capsys, "task", "status", "a")
+    said = out(capsys, "task", "status", "a")
+    assert f"{failed}\n" in said
+    assert "duration" not in said  # -1 in the API
+    assert "progress" not in said
+    lost |= {"ingestionState": "BUILD_SEGMENTS", "partsDone": 3, "partsTotal": 1_200}
+    said = out(capsys, "task", "status", "a")
+    assert "progress            build segments, 3 of 1,200 parts\n" in said
+    lost |= {"rowsRead": 4_711, "rowsWritten": 12, "filesRead": 1, "filesTotal": 7}
+    said = out(capsys, "task", "status", "a")
+    rows = "4,711 rows read, 12 written, 3 of 1,200 parts, 1 of 7 files read"
+    assert f"progress            build segments, {rows}\n" in said
     lost |= {"failedTriesMax": 20, "nextTry": "2026-11-22T16:00:00.000Z"}
     failed = "3 of 20 tries of its work failed (next attempt at 2026-11-22T16:00:00.000Z), last"
     assert failed in out(capsys, "task", "status", "a")
@@ -355,6 +366,24 @@ def test_supervisors_have_a_lag_and_a_history(
     assert "terminated" in out(capsys, "supervisor", "history", "flights", "--max", "1")
 
 
+def test_chosen_offsets_are_read_again(world: OverlordWorld, capsys: Capture) -> None:
+    spec = supervisor_spec("again", context={"useConcurrentLocks": True})
+    assert world.api.post("/druid/indexer/v1/supervisor", json=spec).status_code == 200
+    own = "/penstock/v1/supervisors/again/lag"
+    world.until(lambda: bool(world.api.get(own).json()["times"]))
+    ranges = ["--range", "0=1:4", "--range", "1=2:3"]
+    made = out(capsys, "supervisor", "backfill", "again", "--tasks", "2", *ranges)
+    assert "supervisor again continues where it is" in made
+    io = world.api.get(f"/druid/indexer/v1/supervisor/{made.split()[0]}").json()["spec"]["ioConfig"]
+    assert io["taskCount"] == 2
+    assert io["boundedStreamConfig"]["endSequenceNumbers"] == {"0": 4, "1": 3}
+    for wrong in ("0=1", "0=1:", "a=1:2"):
+        refused = ("supervisor", "backfill", "again", "--range", wrong)
+        assert "PARTITION=START:END" in out(capsys, *refused, code=exit_codes.USAGE)
+    for name in ("again", made.split()[0]):
+        world.api.post(f"/druid/indexer/v1/supervisor/{name}/terminate")
+
+
 def test_a_partition_number_is_shown_as_it_is_typed(world: OverlordWorld, capsys: Capture) -> None:
     segment = Segment(
         datasource="many",
@@ -372,6 +401,10 @@ def test_a_partition_number_is_shown_as_it_is_typed(world: OverlordWorld, capsys
 def test_segments_are_shown_taken_out_and_killed(capsys: Capture) -> None:
     assert DAY in out(capsys, "segment", "timeline", "web")
     assert len(json.loads(out(capsys, "segment", "list", "web", "--json"))) == 2
+    marked = ("segment", "mark-unused", "web", "--interval", DAY, "--version", "v9")
+    said = out(capsys, *marked, code=exit_codes.FAILED)
+    assert f"no used segment of version v9 within {DAY}; versions of its used segments" in said
+    assert said.endswith("there: 2024-01-01T00:00:00.000Z\n")
     taken = out(capsys, "segment", "mark-unused", "web", "--interval", DAY)
     assert taken == "segments marked unused: 1\n"
     assert DAY not in out(capsys, "segment", "timeline", "web")
@@ -390,12 +423,22 @@ def test_rules_are_set_and_their_history_kept(tmp_path: Path, capsys: Capture) -
     said = out(capsys, "rule", "set", "web", written(tmp_path, rules), "--comment", "shorter")
     assert "2 rules" in said
     one = written(tmp_path, rules[1:])
-    assert "bus has 1 rule of its own" in out(capsys, "rule", "set", "bus", one)
+    assert run(["rule", "set", "bus", one]) == exit_codes.OK
+    told = capsys.readouterr()
+    assert told.out == "bus has 1 rule of its own\n"
+    assert "there is no datasource bus" in told.err
     said = out(capsys, "rule", "list", "web")
     assert "P1M" in said
     assert said.splitlines()[-1].split() == ["_default", "loadForever"]
     assert "shorter" in out(capsys, "rule", "history", "web")
     assert "loadForever" in out(capsys, "rule", "list")
+    drop = written(tmp_path, [{"type": "dropForever"}])
+    dropped = out(capsys, "rule", "preview", "web", drop)
+    assert "would be dropped" in dropped
+    shown = json.loads(out(capsys, "rule", "preview", "web", drop, "--json"))["intervals"][0]
+    assert shown["datasource"] == "web"
+    keep = written(tmp_path, [{"type": "loadForever"}])
+    assert "nothing would be dropped" in out(capsys, "rule", "preview", "web", keep)
 
 
 def test_compaction_is_configured_and_run(tmp_path: Path, capsys: Capture) -> None:
@@ -503,7 +546,8 @@ def test_supervisors_that_take_all_slots_are_told(
     world: OverlordWorld, tmp_path: Path, capsys: Capture
 ) -> None:
     out(capsys, "supervisor", "submit", written(tmp_path, supervisor_spec("wide1")))
-    out(capsys, "supervisor", "submit", written(tmp_path, supervisor_spec("wide2")))
+    assert run(["supervisor", "submit", written(tmp_path, supervisor_spec("wide2"))]) == 0
+    assert capsys.readouterr().err.startswith("penstock: 2 supervisors need 2 slots")
     assert "slots       2 supervisors need 2 slots" in out(capsys, "supervisor", "status", "wide1")
     assert run(["supervisor", "list"]) == exit_codes.OK
     told = capsys.readouterr()

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from nifi_swap_kit import nifi_swap_bytes
 
 from penstock.core.clock import SystemClock
 from penstock.flow.controller.controller import FlowController
@@ -21,6 +20,7 @@ from penstock.services.cli.entry import run
 from penstock.services.host.data_folder import DataFolder, DataFolderLock
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 from penstock.storage.disk import OsFileSystem
+from tests.harness.nifi_swap_kit import nifi_swap_bytes
 
 QUEUE = "0a1b2c3d-0158-1000-ffff-ffffa1b2c3d4"
 OTHER = "0a1b2c3d-0158-1000-ffff-ffffa1b2c3d5"

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from nifi_swap_kit import nifi_swap_bytes
 
 from penstock.flow.flowfile import FlowFile
 from penstock.services.cli.entry import run
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
+from tests.harness.nifi_swap_kit import nifi_swap_bytes
 
 QUEUE = "0a1b2c3d-0158-1000-ffff-ffffa1b2c3d4"
 CLAIM = ContentClaim(ResourceClaim("17-1", "default", "1"), 100, 50)

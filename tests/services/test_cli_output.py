@@ -14,13 +14,13 @@ from urllib.parse import quote
 
 import pytest
 import rich.console
-from test_cli import THERE, FakeServer, server
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.printable import HIDDEN
 from penstock.services.cli import entry, exit_codes, output
 from penstock.services.cli.entry import run
 from penstock.services.cli.flow.flow_client import FlowDocument
+from tests.services.test_cli import THERE, FakeServer, server
 
 __all__ = ["server"]
 
@@ -200,6 +200,10 @@ OTHERS = {
     "services/demo/demo_run.py": {"self._console.print"},
     "services/demo/progress.py": {"self._console.print"},
     "services/roles/__main__.py": {"sys.stderr.write"},
+    # A program of its own, which runs before the JVM and has only the standard library.
+    "services/host/query_jail.py": {"print"},
+    # A process of its own, whose standard output the router reads.
+    "services/sampler_process.py": {"sys.stdout.buffer.write"},
 }
 WRITES = re.compile(
     r"print|(typer|click)\.s?echo|.*console\.(print|log|out)|traceback\.print_\w+|"
@@ -286,3 +290,23 @@ def test_a_named_pipe_or_device_is_refused_before_it_is_read(
         assert "text" in str(read(Path(f"/dev/fd/{reading}")))
     finally:
         os.close(reading)
+
+
+def test_segment_files_of_an_earlier_revision(server: FakeServer, capsys: Capture) -> None:
+    path = "/penstock/v1/datasources/x/files"
+    cut = {"path": "/a", "rows": 5, "size": 9, "clip": "2024/2025", "announced": False}
+    running = {"path": "/b", "rows": 1, "size": 2, "clip": None, "announced": True}
+    server.answers[path] = (200, {"revision": 7, "files": [cut, running]})
+    assert run(["segment", "files", "x", "--at", "7"]) == exit_codes.OK
+    assert server.asked[-1][2] == {"revision": ["7"]}
+    out = capsys.readouterr().out
+    assert "2024/2025" in out
+    assert "/b" not in out
+    assert out.endswith("revision 7\n")
+    assert run(["segment", "files", "x", "--running", "--json"]) == exit_codes.OK
+    assert server.asked[-1][2] == {}
+    assert len(json.loads(capsys.readouterr().out)) == 2
+    assert run(["segment", "files", "x", "--running", "--at", "7"]) == exit_codes.USAGE
+    server.answers[path] = (200, {"revision": 7, "files": []})
+    assert run(["segment", "files", "x", "--at", "7"]) == exit_codes.OK
+    assert "nothing was visible at revision 7" in capsys.readouterr().out

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from markdown_kit import fences
 
 from penstock.flow.processor.documentation import describe
 from penstock.flow.processor.processor_registry import ProcessorRegistry
@@ -16,6 +15,7 @@ from penstock.flow.processors.builtin import BUILTIN
 from penstock.services.cli import exit_codes
 from penstock.services.cli.entry import run
 from penstock.services.cli.processor.new_processor import new_files
+from tests.docs.markdown_kit import fences
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 

@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
-from test_cli import Capture, FakeServer, server
 
 from penstock.services.cli import exit_codes
 from penstock.services.cli.entry import run
+from tests.services.test_cli import Capture, FakeServer, server
 
 __all__ = ["server"]
 

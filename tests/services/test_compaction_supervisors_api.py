@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from overlord_kit import Api, OverlordWorld
 
 from penstock.core.intervals import Interval
 from penstock.segments.segment import Segment
 from penstock.storage.metadata import PublishRequest
+from tests.harness.access_kit import author_who_claims
+from tests.services.overlord_kit import Api, OverlordWorld
 
 P = "/druid/indexer/v1"
 ONE = f"{P}/supervisor/autocompact__comp"
@@ -84,7 +85,7 @@ def test_its_configuration_is_changed_and_removed_either_way(api: Api) -> None:
     assert api.get(ONE).json()["spec"]["skipOffsetFromLatest"] == "PT2H"
     entry = api.get(f"{CONFIG}/history").json()[0]
     assert (entry["auditInfo"]["author"], entry["compactionConfig"]) == (
-        "me",
+        author_who_claims("me"),
         api.get(CONFIG).json(),
     )
     assert api.post(f"{ONE}/terminate").json() == {"id": "autocompact__comp"}

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from overlord_kit import Api, OverlordWorld, noop, routed
 
 import penstock
 from penstock.core.intervals import Interval
 from penstock.segments.segment import Segment
 from penstock.storage.metadata import PublishRequest
+from tests.harness.access_kit import author_who_claims
+from tests.services.overlord_kit import Api, OverlordWorld, noop, routed
 
 C = "/druid/coordinator/v1"
 DAY = "2024-01-01T00:00:00.000Z/2024-01-02T00:00:00.000Z"
@@ -55,7 +56,7 @@ def test_rules_are_set_shown_and_remembered(router: Api) -> None:
     assert router.post(f"{C}/rules/_default", json=forever).status_code == 200
     assert set(router.get(f"{C}/rules").json()) == {"_default", "web"}
     (entry,) = router.get(f"{C}/rules/web/history").json()
-    assert entry["auditInfo"] == {"author": "me", "comment": "less", "ip": ""}
+    assert entry["auditInfo"] == {"author": author_who_claims("me"), "comment": "less", "ip": ""}
     assert entry["payload"] == rules
     assert len(router.get(f"{C}/rules/history?count=10").json()) == 2
     wrong = router.post(f"{C}/rules/web", json=[{"type": "dropForevr"}])
@@ -145,6 +146,7 @@ def test_segments_are_marked_by_the_paths_of_either(router: Api) -> None:
         f"{C}/metadata/datasources/web/segments/none",
         f"{C}/datasources/none/loadstatus",
         "/penstock/v1/datasources/none/timeline",
+        "/penstock/v1/datasources/none/segments/timeline",
     ],
 )
 def test_what_is_not_there(router: Api, path: str) -> None:
@@ -208,7 +210,7 @@ def test_requests_go_through_with_who_asks_and_where_a_log_is(
     config = {"dataSource": "web"}
     path = "/druid/indexer/v1/compaction/config/datasources/web"
     router.post(path, json=config, headers={"X-Druid-Author": "me"})
-    assert router.get(f"{path}/history").json()[0]["auditInfo"]["author"] == "me"
+    assert router.get(f"{path}/history").json()[0]["auditInfo"]["author"] == author_who_claims("me")
     world.end("through")
 
 

@@ -13,12 +13,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from port_faults_kit import check_at_each_call
 
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError
 from penstock.services.host import data_folder, process
 from penstock.services.host.data_folder import FORMAT, DataFolder, DataFolderLock
 from penstock.services.options.option_values import HostPort
+from tests.kits.port_faults_kit import check_at_each_call
 
 
 def test_a_new_folder_is_made_and_taken_again(tmp_path: Path) -> None:

@@ -15,11 +15,6 @@ from types import SimpleNamespace
 from typing import Self
 
 import pytest
-from batch_kit import index, lines
-from engine_kit import FakeBatchEngine
-from overlord_kit import OverlordWorld, noop, served, supervisor_spec
-from places_kit import Overlords
-from start_kit import Start
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Dependency, PenstockError, Unavailable
@@ -42,6 +37,11 @@ from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSess
 from penstock.storage.disk import OsFileSystem
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
+from tests.harness.engine_kit import FakeBatchEngine
+from tests.indexing.batch_kit import index, lines
+from tests.services.overlord_kit import OverlordWorld, noop, served, supervisor_spec
+from tests.services.places_kit import Overlords
+from tests.services.start_kit import Start
 
 P = "/druid/indexer/v1"
 

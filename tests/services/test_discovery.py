@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Protocol, cast
 
 import pytest
-import zookeeper_server_kit
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +21,7 @@ from penstock.services.membership.zookeeper import ZooKeeper, ZooKeeperDiscovery
 from penstock.services.options.option_values import HostPort
 from penstock.storage.metadata import LeaseRow, MetadataStore
 from penstock.testing.clock import VirtualClock
+from tests.services import zookeeper_server_kit
 
 WAIT_S = 30.0
 
@@ -242,19 +242,26 @@ def test_a_listener_that_fails_does_not_keep_others_from_hearing(
     assert "a listener failed" in caplog.text
 
 
-def test_announcements_are_druids_documents() -> None:
-    told = Node("worker", "name", HostPort("h", 8091), {"workerNodeService": {"capacity": 4}}, 7)
+@pytest.mark.parametrize(
+    ("host", "ports"), [("h", (-1, 8091)), ("10.0.0.7", (-1, 8091)), ("127.0.0.1", (8091, -1))]
+)
+def test_announcements_are_druids_documents(host: str, ports: tuple[int, int]) -> None:
+    """Other hosts reach a process under TLS only."""
+    told = Node("worker", "name", HostPort(host, 8091), {"workerNodeService": {"capacity": 4}}, 7)
     document = told.to_json()
     assert document["nodeType"] == "worker"
     assert document["druidNode"] == {
         "service": "worker",
-        "host": "h",
-        "plaintextPort": 8091,
-        "tlsPort": -1,
-        "enablePlaintextPort": True,
-        "enableTlsPort": False,
+        "host": host,
+        "plaintextPort": ports[0],
+        "tlsPort": ports[1],
+        "enablePlaintextPort": ports[0] > 0,
+        "enableTlsPort": ports[1] > 0,
     }
     assert Node.from_json(document) == told
+
+
+def test_announcements_of_others_are_read() -> None:
     foreign = {
         "druidNode": {"service": "druid/mm", "host": "x", "plaintextPort": 1},
         "nodeType": "middleManager",

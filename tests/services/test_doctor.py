@@ -15,10 +15,12 @@ from penstock.services import doctor
 from penstock.services.cli import exit_codes
 from penstock.services.cli.entry import run
 from penstock.services.host.data_folder import DataFolder
+from penstock.services.host.tls_authority import TlsAuthority
 from penstock.services.options.option_values import HostPort
 from penstock.services.options.table import PenstockOptions
 from penstock.spark.connect import spark_server
 from penstock.spark.connect.java import REMEDY, JavaRuntime
+from penstock.testing.clock import VirtualClock
 
 Capture = pytest.CaptureFixture[str]
 
@@ -32,10 +34,41 @@ def without_java(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_doctor_says_each_mend_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without_java(monkeypatch)
-    found = doctor.examine(PenstockOptions(data_dir=tmp_path), {}, SystemClock())
+    found = list(doctor.examine(PenstockOptions(data_dir=tmp_path), {}, SystemClock()))
     java = next(one for one in found if one.subject == "Java")
     assert java.text == "Spark needs Java 17 or newer, and there is none"
     assert java.remedy == REMEDY
+
+
+def test_doctor_checks_the_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_java(monkeypatch)
+    options, clock = PenstockOptions(data_dir=tmp_path), VirtualClock(SystemClock().now_ms())
+
+    def certificate() -> doctor.Finding | None:
+        found = list(doctor.examine(options, {}, clock))
+        return next((one for one in found if one.subject == "certificate"), None)
+
+    assert certificate() is None
+    authority = TlsAuthority(tmp_path / "tls", clock)
+    authority.create()
+    lacking = certificate()
+    assert lacking is not None
+    assert lacking.remedy == "run penstock tls init"
+    authority.issue(["a.example"])
+    good = certificate()
+    assert good is not None
+    assert good.verdict is doctor.DoctorVerdict.OK
+    assert "a.example" in good.text
+    clock.advance(61 * 86_400)
+    assert certificate().verdict is doctor.DoctorVerdict.OK  # type: ignore[union-attr]
+    (tmp_path / "tls" / "authority.key").unlink()
+    due = certificate()
+    assert due is not None
+    assert due.verdict is doctor.DoctorVerdict.WARNING
+    clock.advance(30 * 86_400)
+    expired = certificate()
+    assert expired is not None
+    assert expired.verdict is doctor.DoctorVerdict.FAILED
 
 
 def test_doctor_shows_no_token(tmp_path: Path) -> None:
@@ -47,6 +80,17 @@ def test_doctor_shows_no_token(tmp_path: Path) -> None:
     assert "not needed: Spark is at sc://lake:15002" in texts
     assert any("sc://other:15002" in text for text in texts)
     assert not any("hidden" in text for text in texts)
+
+
+def test_doctor_tells_which_secret_has_no_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_java(monkeypatch)
+    options = PenstockOptions(data_dir=tmp_path, token="secret://absent")
+    found = list(doctor.examine(options, {}, SystemClock()))
+    one = next(one for one in found if one.subject == "secrets")
+    assert "unknown secret 'absent'" in one.text
+    assert "penstock secret set" in one.remedy
 
 
 def test_doctor_checks_a_machine_whose_server_belongs_to_another_user(
@@ -83,7 +127,7 @@ def test_doctor_starts_spark_as_up_does(tmp_path: Path, monkeypatch: pytest.Monk
         spark_java_options=("-XX:+NoSuchOption",),
     )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    found = doctor.examine(options, os.environ, SystemClock())
+    found = list(doctor.examine(options, os.environ, SystemClock()))
     start = next(one for one in found if one.subject == "Spark starts")
     assert start.verdict is doctor.DoctorVerdict.FAILED
     assert "Unrecognized VM option 'NoSuchOption'" in start.text
@@ -120,7 +164,10 @@ def test_doctor_makes_the_class_archive_for_which_no_stop_waits(
         data_dir=tmp_path / "data", http=anywhere, broker_http=anywhere, broker_tcp=anywhere
     )
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    found = doctor.examine(options, environment, SystemClock())
+    findings = doctor.examine(options, environment, SystemClock())
+    first = next(findings)
+    assert not made  # it is yielded before the checks that take long
+    found = [first, *findings]
     start = next(one for one in found if one.subject == "Spark starts")
     assert made == [tmp_path / "penstock"]
     assert start.text.endswith("its class archive was created, so later starts take half the time")
@@ -129,7 +176,7 @@ def test_doctor_makes_the_class_archive_for_which_no_stop_waits(
         raise Unavailable("Spark did not write its class archive: free some space")
 
     monkeypatch.setattr(spark_server, "prepare_spark", fail)
-    found = doctor.examine(options, environment, SystemClock())
+    found = list(doctor.examine(options, environment, SystemClock()))
     start = next(one for one in found if one.subject == "Spark starts")
     assert start.verdict is doctor.DoctorVerdict.OK
     assert start.text.endswith(
@@ -178,7 +225,7 @@ def test_doctor_refuses_a_data_folder_with_the_reason_that_up_gives(
     data.mkdir()
     damage(data)
     files = sorted(data.rglob("*"))
-    found = doctor.examine(PenstockOptions(data_dir=data), {}, SystemClock())
+    found = list(doctor.examine(PenstockOptions(data_dir=data), {}, SystemClock()))
     folder = next(one for one in found if one.subject == "data folder")
     assert sorted(data.rglob("*")) == files
     assert folder.verdict is doctor.DoctorVerdict.FAILED
@@ -204,7 +251,7 @@ def test_doctor_accepts_segments_without_metadata_that_is_not_expected_beside_th
     no_metadata(tmp_path)
     if client_file is not None:
         (tmp_path / "penstock.json").write_text(client_file)
-    found = doctor.examine(dataclasses.replace(options, data_dir=tmp_path), {}, SystemClock())
+    found = list(doctor.examine(dataclasses.replace(options, data_dir=tmp_path), {}, SystemClock()))
     folder = next(one for one in found if one.subject == "data folder")
     assert (folder.verdict, folder.text) == (doctor.DoctorVerdict.OK, f"{tmp_path}, format 1")
 
@@ -214,7 +261,7 @@ def test_doctor_accepts_a_data_folder_that_is_new(
 ) -> None:
     without_java(monkeypatch)
     for data, text in ((tmp_path, "is empty"), (tmp_path / "data", "will be created")):
-        found = doctor.examine(PenstockOptions(data_dir=data), {}, SystemClock())
+        found = list(doctor.examine(PenstockOptions(data_dir=data), {}, SystemClock()))
         folder = next(one for one in found if one.subject == "data folder")
         assert folder.verdict is doctor.DoctorVerdict.OK
         assert text in folder.text
@@ -246,8 +293,26 @@ def test_doctor_gives_the_reason_why_queries_share_the_spark_of_tasks_or_not(
     without_java(monkeypatch)
     monkeypatch.setattr(doctor, "total_memory_bytes", lambda: total_bytes)
     options = PenstockOptions(data_dir=tmp_path, query_memory=query_memory)
-    found = doctor.examine(options, {}, SystemClock())
+    found = list(doctor.examine(options, {}, SystemClock()))
     queries = next(one for one in found if one.subject == "queries")
     assert queries.verdict is verdict
     assert text in queries.text
     assert ("--query-memory 1g" in queries.remedy) == (verdict is doctor.DoctorVerdict.WARNING)
+
+
+def test_doctor_checks_the_files_of_access(tmp_path: Path) -> None:
+    def access() -> doctor.Finding:
+        found = doctor._access(PenstockOptions(data_dir=tmp_path), SystemClock())
+        assert found.subject == "access"
+        return found
+
+    assert access().text.startswith("not configured")
+    rules = tmp_path / "access" / "access.toml"
+    rules.parent.mkdir()
+    rules.write_text("[roles.a]\nallow = ['read *']")
+    assert (access().passes, access().text) == (True, "0 users, 0 tokens, 1 role")
+    rules.write_text("[roles.a]\nalow = ['read *']")
+    found = access()
+    assert not found.passes
+    assert found.text == f"{rules}: roles.a: unknown key 'alow'"
+    assert found.remedy.startswith("use about")

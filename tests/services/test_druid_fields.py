@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import pytest
-from druid_page_kit import Line, field_lines
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
@@ -22,6 +21,7 @@ from penstock.indexing.specs.spec_base import SpecModel
 from penstock.indexing.specs.task_context import checked_context
 from reference.spec_meanings import OURS
 from reference.specs import models
+from tests.kits.druid_page_kit import Line, field_lines
 
 RULES: Final = ("load", "drop", "broadcast")
 # The models of the lines of a section, by the kind that stands before their fields.
@@ -34,6 +34,9 @@ PLACES: Final[Mapping[str, Mapping[str, str]]] = {
         "kill": "KillSpec",
         "noop": "NoopSpec",
         "query_controller": "SqlIngestSpec",
+        "index_spark": "SparkWriteSpec",
+        "files": "SparkFile",
+        "batch": "SparkBatch",
         "externs": "ExternTable",
         "signature": "ExternColumn",
     },
@@ -90,8 +93,10 @@ PLACES: Final[Mapping[str, Mapping[str, str]]] = {
         "local": "LocalInput",
         "http": "HttpInput",
         "inline": "InlineInput",
+        "upload": "UploadInput",
         **dict.fromkeys(("s3", "google", "azure", "hdfs", "fsspec"), "StoredInput"),
         "objects": "ObjectPath",
+        "properties": "S3Keys",
         "druid": "DruidInput",
         "sql": "DatabaseInput",
         "postgresql": "PostgresDatabase",
@@ -197,7 +202,7 @@ def test_every_model_has_its_place() -> None:
     placed = {
         name for kinds in PLACES.values() for names in kinds.values() for name in names.split()
     }
-    assert placed == MODELS.keys()
+    assert placed == MODELS.keys() - {"LookupSpec", "LookupColumn"}, "Druid has no such specs"
 
 
 @pytest.mark.parametrize("section", PLACES)
@@ -228,6 +233,22 @@ def test_no_line_has_a_field_that_is_not_there() -> None:
 def test_a_line_says_what_becomes_of_its_field() -> None:
     wrong = [(one.line.place, becomes(one)) for one in TOLD if one.line.here not in becomes(one)]
     assert wrong == []
+
+
+@pytest.mark.parametrize("one", TOLD, ids=lambda one: f"{one.model.__name__}-{one.name}")
+def test_a_field_is_taken_or_refused_as_its_line_says(one: Told) -> None:
+    """The value fits almost no field: the kind of the error says whether the field is known."""
+
+    def is_unknown(value: object) -> bool:
+        try:
+            one.model.model_validate({one.name: value})
+        except ValidationError as error:
+            places = [each["loc"] for each in error.errors() if each["type"] == "extra_forbidden"]
+            return (one.name,) in places
+        return False
+
+    assert is_unknown("no such value") == (one.line.here == "absent")
+    assert not is_unknown(None), "a spec as Druid's API returns it has all fields"
 
 
 def test_defaults_that_differ_are_told() -> None:

@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from druid_page_kit import METHODS, endpoints, lines
-from overlord_kit import OverlordWorld, supervisor_spec
-from routes_kit import running_routes
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Interval
@@ -23,9 +20,13 @@ from penstock.segments.segment import Segment
 from penstock.segments.shard_spec import ShardKind
 from penstock.services.api.indexer.request_parts import PREFIX
 from penstock.services.api.indexer.task_json import lock_to_json
+from penstock.services.api.sql_request import SqlRequest
 from penstock.services.options.table import option_entries
-from reference.compatibility import STATUSES, sections
+from reference.compatibility import STATUSES, Section, sections
 from reference.pages import ROOT
+from tests.kits.druid_page_kit import METHODS, endpoints, lines
+from tests.services.overlord_kit import OverlordWorld, supervisor_spec
+from tests.services.routes_kit import running_routes
 
 SERVED = [one for one in endpoints() if one.line.here != "absent"]
 REFUSED = [one for one in endpoints() if one.line.here == "absent"]
@@ -55,6 +56,19 @@ def test_lines_say_what_is_here_and_what_to_do_instead() -> None:
     assert [line.place for line in lines() if line.here == "absent" and not line.told] == []
 
 
+def test_keys_of_the_context_without_effect_are_accepted() -> None:
+    (found,) = [one for one in sections("druid") if one.title == "Context of SQL queries"]
+    names = [
+        name
+        for feature in found.features
+        if feature.status == "no effect"
+        for name in re.findall(r"`(\w+)`", feature.cells[0])
+    ]
+    assert len(names) > 10
+    body = {"query": "SELECT 1", "context": dict.fromkeys(names, "true")}
+    assert SqlRequest(body).query == SqlRequest({"query": "SELECT 1"}).query
+
+
 def of_kinds(head: str, section: str) -> dict[str, str]:
     """(kind: what is here) of the lines of a table whose first column names kinds."""
     return {
@@ -79,6 +93,16 @@ def test_every_action_has_a_line() -> None:
         action_from_json({"type": "none"})
     known = str(caught.value).partition("use one of ")[2].split(", ")
     assert {kind for kind, here in told.items() if here != "absent"} == set(known)
+
+
+def test_an_action_is_known_or_refused_as_its_line_says() -> None:
+    for kind, here in of_kinds("action", "Tasks: `/druid/indexer/v1`").items():
+        text = ""
+        try:
+            action_from_json({"type": kind})
+        except InvalidRequest as error:
+            text = str(error)
+        assert ("unknown action" in text) == (here == "absent"), kind
 
 
 def test_every_kind_of_a_shard_spec_has_a_line() -> None:
@@ -124,7 +148,7 @@ def test_every_key_of_tasks_workers_and_supervisors_has_a_line(tmp_path: Path) -
     assert of_kinds("key", "The status of a task").keys() == status.keys() | {"waits"}
     assert of_kinds("key", "A worker").keys() == worker.keys()
     lags = {"minimumLagMillis", "aggregateLagMillis", "maxLagMillis"}
-    at_times = lags | {"shortOfSlots", "skippedFiles", "tasksWaitFor"}
+    at_times = lags | {"shortOfSlots", "skippedFiles", "tasksWaitFor", "boundedOffsets"}
     told = of_kinds("key", "The status of a supervisor").keys()
     assert told == payload.keys() | at_times
     assert of_kinds("task key", "The status of a supervisor").keys() == task.keys()
@@ -147,6 +171,34 @@ def test_every_feature_has_a_status_and_a_test(name: str) -> None:
             assert (ROOT / one.test).is_file(), place
             assert one.status in STATUSES or section.title == "Settings", place
             assert one.text or one.status != "absent", place
+
+
+# They compare all lines of a kind with the code.
+WALKING = {f"tests/services/test_druid_{name}.py" for name in ("fields", "page", "paths")}
+NAMED = {"endpoint", "field", "kind", "action", "type", "key", "task key", "shard spec", "body"}
+
+
+@pytest.mark.parametrize(
+    "section",
+    [one for one in sections("druid") if one.head in NAMED],
+    ids=lambda one: f"{one.title}-{one.head}".replace("`", ""),
+)
+def test_the_test_of_a_row_is_about_it(section: Section) -> None:
+    """It names the field, the kind or the last part of the path, or it walks over all lines."""
+    lost = []
+    for one in section.features:
+        cell = one.cells[0]
+        if section.head == "endpoint":
+            path = re.sub(r"\{[^}]*\}", "", cell.partition("?")[0].partition(" ")[2])
+            names = re.findall(r"\w+", path)[-1:]
+        else:
+            names = re.findall(r"`([^`]+)`", cell.partition(":")[2]) or re.findall(
+                r"`([^`]+)`", cell
+            )
+        text = (ROOT / one.test).read_text()
+        if names and one.test not in WALKING and not any(name in text for name in names):
+            lost.append((cell, one.test))
+    assert lost == []
 
 
 def test_every_aggregator_has_a_line() -> None:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
-from druid_page_kit import endpoints
-from overlord_kit import Api, OverlordWorld, routed
+
+from tests.kits.druid_page_kit import endpoints
+from tests.services.overlord_kit import Api, OverlordWorld, routed
 
 INDEXER = """
 POST /task; GET /task/x; GET /task/x/status; GET /task/x/log; GET /task/x/reports
@@ -46,6 +47,7 @@ POST /datasources/x/markUsed; POST /datasources/x/markUnused; DELETE /datasource
 """
 OTHERS = """
 POST /v2/sql; POST /v2/sql/task; DELETE /v2/sql/x
+POST /v2; DELETE /v2/x; GET /v2/datasources; GET /v2/datasources/x
 """
 EVERYWHERE = ["/status", "/status/health", "/status/properties", "/status/selfDiscovered/status"]
 # Of a task's process and of a server that holds segments: no router has them.
@@ -53,7 +55,7 @@ ELSEWHERE = ("/druid/worker/", "/druid-internal/")
 ABSENT = [
     (one.method, one.path.replace("{}", "x"))
     for one in endpoints()
-    if one.line.here == "refused" and not one.path.startswith(ELSEWHERE)
+    if one.line.here == "absent" and not one.path.startswith(ELSEWHERE)
 ]
 
 
@@ -81,7 +83,7 @@ def router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
 def test_the_page_has_a_line_for_each_of_them() -> None:
     """Names of what is looked for stand where the page has parameters."""
-    told = {one.key for one in endpoints() if one.line.here != "refused"}
+    told = {one.key for one in endpoints() if one.line.here != "absent"}
     named = re.compile(r"(?<=/)(x|y|2024-01-01_P1D)(?=/|$)")
     asked = {(method, named.sub("{}", path)) for method, path in PATHS}
     assert asked - told == set()

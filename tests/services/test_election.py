@@ -9,8 +9,6 @@ from unittest.mock import create_autospec
 
 import httpx
 import pytest
-from event_kit import KeptEvents
-from metadata_kit import open_metadata
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -37,6 +35,9 @@ from penstock.services.options.option_values import HostPort
 from penstock.services.roles.overlord import _led
 from penstock.storage.metadata import MetadataStore, TaskRow, Term
 from penstock.testing.clock import VirtualClock
+from tests.harness.access_kit import rules_with, with_token
+from tests.harness.event_kit import KeptEvents
+from tests.harness.metadata_kit import open_metadata
 
 pytestmark = pytest.mark.anyio
 
@@ -396,8 +397,14 @@ async def test_only_the_leader_answers_and_the_others_say_who_does() -> None:
         return PlainTextResponse(request.url.path)
 
     leadership = Leadership()
+    routes = [
+        Route("/druid/indexer/v1/{rest:path}", answer, methods=["GET", "POST"]),
+        Route("/penstock/v1/{rest:path}", answer),
+    ]
     app = application(
-        [Route("/druid/indexer/v1/{rest:path}", answer, methods=["GET", "POST"])],
+        routes,
+        access=with_token(None),
+        rules=rules_with(routes),
         inside=[Middleware(LeaderOnly, leadership=leadership, address=A)],
     )
     transport = httpx.ASGITransport(app)
@@ -426,6 +433,8 @@ async def test_only_the_leader_answers_and_the_others_say_who_does() -> None:
         assert refused.json()["error"].endswith(f"{cause}: try again in some seconds")
         assert await status("/leader") == 404
         leadership.url = B
+        sent = await client.get("/penstock/v1/locks")
+        assert sent.headers["location"] == f"{B}/penstock/v1/locks"
         sent = await client.post("/druid/indexer/v1/supervisor/a%2Fb/reset?x=1&y=%20")
         assert sent.status_code == 307
         assert sent.headers["location"] == f"{B}/druid/indexer/v1/supervisor/a%2Fb/reset?x=1&y=%20"

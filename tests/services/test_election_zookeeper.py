@@ -8,14 +8,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import zookeeper_server_kit
-from event_kit import KeptEvents
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Fenced
 from penstock.services.membership.election import Contest, LeaderSelector, SelectorOptions
 from penstock.services.membership.zookeeper import ZooKeeper, ZooKeeperContest
 from penstock.storage.metadata import MetadataStore, Term
+from tests.harness.event_kit import KeptEvents
+from tests.services import zookeeper_server_kit
 
 A, B = "http://a:1", "http://b:2"
 

@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 
 import orjson
 import pytest
-from call_faults_kit import Faults
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,6 +32,7 @@ from penstock.services.emitter.log_sink import LogSink
 from penstock.services.emitter.service_emitter import make_sink
 from penstock.services.options.resolution import resolve
 from penstock.testing.clock import VirtualClock
+from tests.harness.call_faults_kit import Faults
 
 SMALL = BatchOptions(
     flush_ms=1_000,

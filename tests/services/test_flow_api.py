@@ -16,7 +16,9 @@ from starlette.applications import Starlette
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest, Unavailable
+from penstock.flow.controller.applied_flow import AppliedFlow
 from penstock.flow.controller.controller import FlowController
+from penstock.flow.graph.flow_model import Flow
 from penstock.flow.processor.processor_registry import ProcessorRegistry
 from penstock.flow.processors.builtin import BUILTIN
 from penstock.flow.user_modules import FlowModules
@@ -26,6 +28,8 @@ from penstock.services.api.flow import FlowRoutes
 from penstock.services.options.table import PenstockOptions
 from penstock.services.roles.flow import own_places, program_places
 from penstock.storage.disk import OsFileSystem
+from tests.harness.access_kit import with_token
+from tests.kits.answers_kit import check_answer
 
 FLOW = """
 name: api
@@ -56,7 +60,10 @@ class ApiClient:
             async with httpx.AsyncClient(transport=transport, base_url="http://flow") as client:
                 return await client.request(method, path, content=content, params=params)
 
-        return asyncio.run(ask())
+        answer = asyncio.run(ask())
+        kind = answer.headers.get("content-type", "")
+        check_answer(method, path, answer.status_code, kind, answer.content)
+        return answer
 
     def get(self, path: str, **rest: Any) -> httpx.Response:
         return self.request("GET", path, **rest)
@@ -80,7 +87,7 @@ def client(tmp_path: Path) -> Iterator[ApiClient]:
         environment={},
     )
     routes = FlowRoutes(lambda: controller, SystemClock())
-    yield ApiClient(application(routes.routes()))
+    yield ApiClient(application(routes.routes(), access=with_token(None)))
     controller.close()
 
 
@@ -100,7 +107,8 @@ def test_a_flow_is_applied_shown_and_run(client: ApiClient) -> None:
     shown = client.get("/flow").json()
     assert shown["flow"]["name"] == "api"
     assert client.get("/flow", params={"format": "yaml"}).text.startswith("format: 1\nname: api\n")
-    assert client.post("/flow/run-once", params={"target": "Make"}).json() == {}
+    ran = client.post("/flow/run-once", params={"target": "Make"}).json()
+    assert (len(ran["ran"]), ran["refused"]) == (1, [])
     status = client.get("/flow/status").json()
     assert [one["waits"] for one in status["components"]] == [[]] * len(status["components"])
     [connection] = status["connections"]
@@ -109,6 +117,30 @@ def test_a_flow_is_applied_shown_and_run(client: ApiClient) -> None:
     assert len(started) == 2
     stopped = client.post("/flow/stop", params={"target": "Log"}).json()["stopped"]
     assert len(stopped) == 1
+
+
+def test_comments_of_a_file_are_kept(client: ApiClient) -> None:
+    put(client)
+    text = f"# Our flow\n{FLOW}# token: hunter2\n"
+    assert put(client, text, dryRun="true")["commentsChanged"] is True
+    answer = put(client, text)
+    assert (answer["revision"], answer["changes"], answer["commentsChanged"]) == (2, [], True)
+    assert put(client, text)["revision"] == 2
+    shown = client.get("/flow", params={"format": "yaml"}).text
+    assert shown.startswith("# Our flow\nformat: 1\nname: api\n")
+    assert shown.endswith("# token: (left out)\n")
+    assert put(client, shown)["commentsChanged"] is False
+    put(client)
+    assert "#" not in client.get("/flow", params={"format": "yaml"}).text
+
+
+def test_a_check_refuses_the_comments_that_an_apply_refuses(client: ApiClient) -> None:
+    text = f"{FLOW}#{'x' * (1 << 18)}\n"
+    for answer in (
+        client.post("/flow/validate", content=text),
+        client.put("/flow", content=text, params={"dryRun": "true"}),
+    ):
+        assert (answer.status_code, "comments" in answer.json()["error"]) == (400, True)
 
 
 def test_queues_are_listed_counted_and_dropped(client: ApiClient) -> None:
@@ -141,6 +173,14 @@ def test_queues_are_listed_counted_and_dropped(client: ApiClient) -> None:
         ("POST", "/flow/start?target=Nobody", 404, "Nobody"),
         ("POST", "/flow/run-once", 400, "target"),
         ("POST", "/flow/terminate?target=Nobody", 404, "Nobody"),
+        ("POST", "/flow/terminate?target=/", 400, "nothing in / is stopping"),
+        ("GET", "/flow/component?target=Nobody", 404, "Nobody"),
+        ("GET", "/flow/component?target=/", 404, "is a group"),
+        ("GET", "/flow/state?target=Nobody", 404, "Nobody"),
+        ("GET", "/flow/queue?connection=Make.success -> Log&skip=10001", 400, "skip"),
+        ("GET", "/flow/queue?connection=Make.success -> Log&attribute=a&skip=1", 400, "no order"),
+        ("GET", "/flow/queue/content?connection=Make.success -> Log", 400, "flowFile"),
+        ("GET", "/flow/queue/content?connection=Make.success -> Log&flowFile=9", 404, "FlowFile 9"),
         ("PUT", "/flow?revision=9", 400, "at revision 1, not 9"),
         ("PUT", "/flow?revision=x", 400, "revision"),
         ("PUT", "/flow?dryRun=maybe", 400, "dryRun"),
@@ -167,6 +207,10 @@ def test_problems_of_a_flow_have_places(client: ApiClient) -> None:
         [problem] = [one for one in answer.json()["problems"] if "LogAtribute" in one["message"]]
         assert (problem["file"], problem["line"]) == ("my.yaml", 5)
         assert "LogAttribute" in problem["message"]
+    asked = {"dryRun": "true", "reportInvalid": "true"}
+    reported = client.put("/flow", content=wrong, params={"file": "my.yaml", **asked})
+    assert (reported.status_code, reported.json()) == (200, answer.json())
+    assert client.put("/flow", content=wrong, params={"reportInvalid": "true"}).status_code == 400
     assert client.post("/flow/validate", content=FLOW).json() == {"valid": True, "name": "api"}
     assert client.put("/flow", content=b"\xff\xfe{").status_code == 400
     assert client.put("/flow", content="").status_code == 400
@@ -185,7 +229,9 @@ def test_it_says_so_while_there_is_no_flow() -> None:
     def none() -> FlowController:
         raise Unavailable("not yet")
 
-    client = ApiClient(application(FlowRoutes(none, SystemClock()).routes()))
+    client = ApiClient(
+        application(FlowRoutes(none, SystemClock()).routes(), access=with_token(None))
+    )
     assert client.get("/flow/status").status_code == 503
 
 
@@ -206,15 +252,18 @@ def test_commands_that_wait_take_no_thread_of_those_who_look_on() -> None:
     class Stuck:
         """A controller with a processor that does not stop until it is terminated."""
 
+        applied = AppliedFlow(Flow(name="stuck"))
+
         def stop(self, target: str | None) -> list[str]:
             assert stuck.wait(20.0)
             return [str(target)]
 
-        def terminate(self, _target: str) -> None:
+        def terminate(self, _target: str) -> dict[str, str]:
             stuck.set()
+            return {}
 
     routes = FlowRoutes(lambda: cast("FlowController", Stuck()), SystemClock())
-    app = application(routes.routes())
+    app = application(routes.routes(), access=with_token(None))
 
     async def ask() -> tuple[list[httpx.Response], list[httpx.Response]]:
         transport = httpx.ASGITransport(app)
@@ -284,7 +333,11 @@ def test_a_listed_module_is_imported_at_apply_and_not_before(tmp_path: Path, evi
         environment={},
     )
     try:
-        client = ApiClient(application(FlowRoutes(lambda: controller, SystemClock()).routes()))
+        client = ApiClient(
+            application(
+                FlowRoutes(lambda: controller, SystemClock()).routes(), access=with_token(None)
+            )
+        )
         assert client.post("/flow/validate", content=EVIL_FLOWS[0]).json()["valid"] is True
         put(client, EVIL_FLOWS[0], dryRun="true")
         assert not evil.exists()
@@ -316,8 +369,9 @@ def test_files_of_penstock_outside_of_its_data_folder_are_kept_from_flows(tmp_pa
         *("data", "deep storage", "m d.db", "m d.db-wal", "m d.db-shm", "token", "secret"),
         *("key.pem", "cache/penstock", "options.toml"),
         # Each may be a link to a folder on another disk.
-        *(f"data/{part}" for part in ("topics", "flow", "tasks", "log", "run", "tmp")),
-        "data/penstock.toml",
+        *(f"data/{part}" for part in ("topics", "flow", "tasks", "log", "run", "tmp", "secrets")),
+        *("data/uploads", "data/segment-cache"),
+        *("data/penstock.toml", "data/access", "data/tls"),
     }
 
 

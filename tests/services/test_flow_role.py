@@ -10,9 +10,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from event_kit import KeptEvents
-from places_kit import FixedPlaces
 
+from penstock.core.access.access_control import AccessControl
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Dependency, Unavailable
 from penstock.flow.repository.repository_changes import Changes
@@ -24,6 +23,9 @@ from penstock.services.options.table import PenstockOptions
 from penstock.services.roles import flow
 from penstock.services.roles.runtime import RoleContext
 from reference.metrics import differences
+from tests.harness.event_kit import KeptEvents
+from tests.kits.this_host_kit import this_host_listed
+from tests.services.places_kit import FixedPlaces
 
 LIMIT_S = 30.0
 
@@ -47,6 +49,7 @@ class Process:
             start_listener=self,
             request_stop=self.stop_asked.set,
             emitter=self.alerts,
+            access=AccessControl(options.data_dir / "access", SystemClock()),
         )
 
     def host(self) -> flow.FlowHost:
@@ -64,7 +67,8 @@ class Process:
 def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
     monkeypatch.setattr(flow, "collect_for_flows", lambda: None)
     made = Process(tmp_path / "data")
-    yield made
+    with this_host_listed():
+        yield made
     made.listener.close()
     WRITE_GUARD.set([])
 

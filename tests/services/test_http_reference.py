@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import cast
 from unittest.mock import MagicMock
 
 import pytest
 from openapi_spec_validator import validate
-from routes_kit import running_routes, without_names
 
 import penstock.services.api
 from penstock.broker.broker import Broker
 from penstock.broker.http.app import BrokerHttpApp
 from penstock.core.http_errors import _TABLE
+from reference.answer_schemas import schema_of, schemas
 from reference.openapi import HttpRoute, document, groups, servers
 from reference.pages import ROOT
+from tests.kits.answers_kit import UndescribedAnswer, check_answer
+from tests.services.routes_kit import running_routes, without_names
 
 SERVED = ROOT / "src/penstock/services/api/openapi.json"
 # A parameter of a route, as the servers read it.
@@ -52,8 +55,10 @@ def test_every_route_is_described(tmp_path: Path) -> None:
     described = {
         (one.method, without_names(one.path)) for one in routes("router", "every", "worker", "task")
     }
-    running = {key for key in running_routes(tmp_path) if not key[1].startswith("/flow")}
-    assert {key for key in described if not key[1].startswith("/flow")} ^ running == set()
+    # Those of flows are described in the code.
+    of_flows = ("/flow", "/penstock/v1/flow/")
+    running = {key for key in running_routes(tmp_path) if not key[1].startswith(of_flows)}
+    assert {key for key in described if not key[1].startswith(of_flows)} ^ running == set()
 
 
 def test_every_route_of_the_broker_is_described() -> None:
@@ -101,6 +106,51 @@ def test_every_code_is_one_of_the_server() -> None:
     }
     made = ("MISSING_ARG_", "INVALID_")  # the name of a parameter follows
     assert not {code for code in of_broker if code not in sources and not code.startswith(made)}
+
+
+def test_every_json_answer_has_a_schema_and_every_schema_is_used() -> None:
+    every = [one for group in groups() for one in group.routes]
+    assert [one.path for one in every if "JSON" in one.answer and not one.schema] == []
+    named = set(re.findall(r"#/components/schemas/(\w+)", json.dumps(document())))
+    assert schemas().keys() - named == set()
+    with pytest.raises(KeyError, match="has no schema 'Tasks'"):
+        schema_of("[Tasks]")
+
+
+def test_servers_that_share_a_path_share_its_operation() -> None:
+    """Both the broker and the other processes have /stats, each with answers of its own."""
+    operation = document()["paths"]["/stats"]["get"]
+    assert [one["description"] for one in operation["servers"]] == ["Broker", "Router"]
+    schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
+    assert [one["$ref"].rpartition("/")[2] for one in schema["anyOf"]] == [
+        "BrokerStatistics",
+        "LoopStalls",
+    ]
+
+
+ANSWERS = {
+    ("GET", "/status/selfDiscovered/status", 200, '{"selfDiscovered": true}'): "",
+    ("GET", "/status/selfDiscovered/status/", 200, '{"selfDiscovered": 1}'): "not of type",
+    ("GET", "/status/selfDiscovered/status?a=b", 200, "{}"): "is a required property",
+    ("GET", "/topics", 200, '{"topics": [], "more": 1}'): "'more' was unexpected",
+    ("POST", "/druid/indexer/v1/task/a/shutdown", 200, '{"task": "a"}'): "",
+    (
+        "POST",
+        "/druid/indexer/v1/task/a/shutdown",
+        404,
+        '{"error": "a"}',
+    ): "'errorCode' is",
+    ("GET", "/druid/indexer/v1/isLeader", 404, '{"leader": false}'): "",
+    ("GET", "/druid/indexer/v1/nowhere", 404, "[]"): "",
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=lambda one: f"{one[1]}-{one[2]}")
+def test_an_answer_is_compared_with_its_schema(answer: tuple[str, str, int, str]) -> None:
+    method, path, status, body = answer
+    told = ANSWERS[answer]
+    with pytest.raises(UndescribedAnswer, match=told) if told else nullcontext():
+        check_answer(method, path, status, "application/json", body.encode())
 
 
 def test_every_server_has_routes() -> None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from queue import Queue
 from typing import cast
 
 import orjson
 import pytest
-from raw_http_kit import answer_to
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
@@ -27,7 +28,7 @@ from penstock.broker.http_server.guard import (
     HttpGuard,
     connections_max,
 )
-from penstock.broker.http_server.http_connection import BoundedHeadProtocol
+from penstock.broker.http_server.http_connection import BoundedHeadProtocol, Deadline
 from penstock.services.api.asgi import application
 from penstock.services.host.process import listen
 from penstock.services.http_server import HttpServer, api_error, api_guard
@@ -35,6 +36,8 @@ from penstock.services.json_client import JsonClient
 from penstock.services.options.option_values import HostPort
 from penstock.services.options.table import PenstockOptions
 from penstock.testing.clock import VirtualClock
+from tests.harness.access_kit import rules_with, with_token
+from tests.kits.raw_http_kit import answer_to
 
 TOKEN = "s"
 LARGE = 64 << 20  # more than the socket buffers of both ends hold
@@ -54,7 +57,12 @@ class Port:
             Route("/large", self._answer_much),
             Route("/blocking", self._answer_on_a_thread),
         ]
-        app = application(routes, token=TOKEN, body_bytes_max=body_bytes_max)
+        app = application(
+            routes,
+            access=with_token(TOKEN),
+            rules=rules_with(routes),
+            body_bytes_max=body_bytes_max,
+        )
         listener = listen(HostPort("127.0.0.1", 0), "--http")
         self.port = listener.getsockname()[1]
         self._server = HttpServer(app, listener, guard)
@@ -93,6 +101,16 @@ def port() -> Iterator[Port]:
 
 def refused(port: Port) -> dict[str, int]:
     return dict(port.guard.refused)
+
+
+def test_small_answers_do_not_wait_for_the_client() -> None:
+    """Asyncio turns Nagle's algorithm off only for sockets whose protocol is known to be TCP."""
+    with (
+        listen(HostPort("127.0.0.1", 0), "--http") as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as connection,
+    ):
+        assert connection.proto == socket.IPPROTO_TCP
 
 
 @pytest.mark.parametrize("before", [b"GET /task?", b"GET / HTTP/1.1\r\nHost: localhost\r\nX: "])
@@ -226,6 +244,36 @@ def test_a_body_that_does_not_come_is_given_up(port: Port, monkeypatch: pytest.M
     assert port.bodies == []
 
 
+def test_a_large_body_may_take_longer_while_it_arrives(
+    port: Port, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An upload over a slow line."""
+    timers: Queue[Callable[[], object]] = Queue()
+    real = http_connection.Deadline.set
+
+    def kept(
+        self: Deadline, seconds: float, callback: Callable[..., object], *args: object
+    ) -> None:
+        if seconds != 7_777:
+            real(self, seconds, callback, *args)
+            return
+        loop = asyncio.get_running_loop()
+        timers.put(lambda: loop.call_soon_threadsafe(callback, *args))
+
+    monkeypatch.setattr(http_connection.Deadline, "set", kept)
+    monkeypatch.setattr(http_connection, "BODY_BYTES_MIN", 3)
+    port.guard.body_timeout_s = 7_777
+    with port.connect() as client:
+        client.sendall(POST + b"Content-Length: 9\r\n\r\nabc")
+        assert port.reading.wait(30)
+        timers.get(timeout=30)()
+        second = timers.get(timeout=30)
+        assert refused(port) == {}, "3 bytes have arrived"
+        second()
+        assert client.recv(100).startswith(b"HTTP/1.1 408 "), "no byte has arrived"
+    assert refused(port) == {"body_timeout": 1}
+
+
 def test_a_body_that_is_cut_off_is_not_logged_as_a_fault(
     port: Port, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -282,7 +330,9 @@ LIMITED = f"""
 import logging, resource, sys
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
+from penstock.core.access.access_control import AccessControl
 from penstock.core.clock import SystemClock
+from penstock.services.api.access_rules import KNOWN, ROUTE_RULES
 from penstock.services.api.asgi import application
 from penstock.services.host.process import listen
 from penstock.services.http_server import HttpServer, api_guard
@@ -294,7 +344,9 @@ async def take(request):
 
 logging.basicConfig()
 resource.setrlimit(resource.RLIMIT_NOFILE, ({DESCRIPTORS}, {DESCRIPTORS}))
-app = application([Route("/task", take, methods=["POST"])], token="s")
+routes = [Route("/task", take, methods=["POST"])]
+rules = {{**ROUTE_RULES, ("POST", "/task"): KNOWN}}
+app = application(routes, access=AccessControl.open(), rules=rules)
 server = HttpServer(
     app, listen(HostPort("127.0.0.1", 0), "--http"), api_guard(PenstockOptions(), SystemClock())
 )

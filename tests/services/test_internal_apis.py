@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from mailbox_kit import StepLanes
-from places_kit import FixedPlaces, Overlords
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from penstock.broker.broker_client import BrokerClient
+from penstock.core.clock import SystemClock
 from penstock.core.errors import (
     Conflict,
     InvalidRequest,
@@ -22,9 +22,11 @@ from penstock.core.errors import (
     NotFound,
     NotReachable,
     PenstockError,
+    Unauthenticated,
     Unavailable,
 )
-from penstock.indexing.actions import UpdateLocation
+from penstock.core.intervals import Interval
+from penstock.indexing.actions import LockRelease
 from penstock.indexing.ports import (
     HistoryPlace,
     TaskLocation,
@@ -60,6 +62,9 @@ from penstock.services.membership.leases import Announcement, LeaseAnnouncer, Le
 from penstock.services.options.option_values import HostPort
 from penstock.storage.disk import OsFileSystem
 from penstock.testing.clock import VirtualClock
+from tests.harness.access_kit import rules_with, with_token
+from tests.harness.mailbox_kit import StepLanes
+from tests.services.places_kit import FixedPlaces, Overlords
 
 T = TypeVar("T")
 TOKEN = "s"
@@ -77,13 +82,18 @@ def failed(error: Exception) -> Future[None]:
     return future
 
 
+DAY = "2024-01-01T00:00:00.000Z/2024-01-02T00:00:00.000Z"
+
+
 class Served:
     """Serves routes on a free port."""
 
     def __init__(self, routes: list) -> None:
         listener = listen(HostPort("127.0.0.1", 0), "--http")
         self.address = HostPort("127.0.0.1", listener.getsockname()[1])
-        self._server = HttpServer(application(routes, token=TOKEN), listener)
+        self._server = HttpServer(
+            application(routes, access=with_token(TOKEN), rules=rules_with(routes)), listener
+        )
         self._server.start()
 
     def stop(self) -> None:
@@ -164,7 +174,7 @@ def test_a_peon_is_steered_over_http(serve) -> None:
     routes = PeonRoutes("a task", FakePeonTask(), stopped.set, task, context={"team": "a"})
     address = serve(routes.routes())
     location = TaskLocation(address.host, address.port)
-    client = HttpTaskClient(lambda _task_id: location, TOKEN)
+    client = HttpTaskClient(lambda _task_id: location, lambda _: TOKEN)
     assert client.report("a task") == REPORT
     assert client.pause("a task") == {0: 5, 1: 7}
     client.resume("a task")
@@ -207,14 +217,14 @@ def test_a_task_that_is_long_in_pausing_is_asked_again(serve, monkeypatch) -> No
     monkeypatch.setattr(task, "pause", pause)
     address = serve(PeonRoutes("t", FakePeonTask(), lambda: None, task).routes())
     location = TaskLocation(address.host, address.port)
-    assert HttpTaskClient(lambda _: location, TOKEN).pause("t") == {0: 5}
+    assert HttpTaskClient(lambda _: location, lambda _: TOKEN).pause("t") == {0: 5}
     assert len(asked) == 3
     # It will pause: nobody has taken that back.
     assert not any(one.cancelled() for one in asked)
     api = JsonClient(address.url, token=TOKEN)
     assert api.relay("POST", "/druid/worker/v1/chat/t/pause", b"", {})[0] == 202
     with pytest.raises(Unavailable, match="has not paused within 4 s"):
-        HttpTaskClient(lambda _: location, TOKEN).within(4_000).pause("t")
+        HttpTaskClient(lambda _: location, lambda _: TOKEN).within(4_000).pause("t")
     assert len(asked) == 6
 
 
@@ -226,7 +236,7 @@ def test_an_answer_is_waited_for_as_long_as_is_said(serve) -> None:
         return Response(b"{}")
 
     address = serve([Route("/{path:path}", silent)])
-    client = HttpTaskClient(lambda _: TaskLocation(address.host, address.port), TOKEN)
+    client = HttpTaskClient(lambda _: TaskLocation(address.host, address.port), lambda _: TOKEN)
     try:
         with pytest.raises(NotReachable):
             client.within(20).report("t")
@@ -245,7 +255,7 @@ def test_a_task_of_any_kind_shows_its_report_and_no_offsets(serve) -> None:
 def test_another_task_at_the_same_port_is_not_steered(serve) -> None:
     task = FakeTask()
     address = serve(PeonRoutes("t2", FakePeonTask(), lambda: None, task).routes())
-    client = HttpTaskClient(lambda _: TaskLocation(address.host, address.port), TOKEN)
+    client = HttpTaskClient(lambda _: TaskLocation(address.host, address.port), lambda _: TOKEN)
     with pytest.raises(NotFound, match="t1 does not run in this process"):
         client.pause("t1")
     assert not task.calls
@@ -267,7 +277,7 @@ def test_something_else_at_an_address_is_nobody_there(serve, body) -> None:
         return Response(body, media_type="application/json")
 
     address = serve([Route("/{path:path}", answer, methods=["GET", "POST"])])
-    tasks = HttpTaskClient(lambda _: TaskLocation(address.host, address.port), TOKEN)
+    tasks = HttpTaskClient(lambda _: TaskLocation(address.host, address.port), lambda _: TOKEN)
     for call in (HttpWorkerClient("w", address, TOKEN).report, lambda: tasks.report("t")):
         with pytest.raises(Unavailable):
             call()
@@ -355,8 +365,8 @@ def test_a_worker_over_http(worker_api) -> None:
     assert worker.shut_down == ["t"]
     locator = WorkerLocator(address, token=TOKEN)
     assert locator.overlord() == HostPort("h", 5)
-    assert locator.broker_url() == "http://b:4"
-    assert WorkerLocator(address, HostPort("c", 3), TOKEN).broker_url() == "http://c:3"
+    assert locator.broker_url() == "https://b:4"
+    assert WorkerLocator(address, HostPort("c", 3), TOKEN).broker_url() == "https://c:3"
     api = JsonClient(address.url, token=TOKEN)
     with pytest.raises(InvalidRequest):
         api.post("/druid-internal/v1/worker/assignTask", {"id": "t"})
@@ -442,20 +452,20 @@ class FakeLeases:
 
 
 def overlord_routes(overlord: FakeOverlord) -> list:
-    return TaskRoutes(overlord, None).routes()  # type: ignore[arg-type]
+    return TaskRoutes(overlord, None, SystemClock()).routes()  # type: ignore[arg-type]
 
 
 def test_actions_reach_the_overlord_and_its_answer_the_task(serve) -> None:
     overlord = FakeOverlord()
     address = serve(overlord_routes(overlord))
     client = HttpActionClient("t", Overlords(address), TOKEN, "w")
-    assert client.perform(UpdateLocation("h", 1)) is None
-    action = {"type": "updateLocation", "host": "h", "port": 1}
+    assert client.perform(LockRelease(Interval.parse(DAY))) is None
+    action = {"type": "lockRelease", "interval": DAY}
     assert overlord.actions == [("t", action)]
     assert overlord.workers == ["w"]
     overlord.error = LockRevoked("task t is not active")
     with pytest.raises(LockRevoked):
-        client.perform(UpdateLocation("h", 1))
+        client.perform(LockRelease(Interval.parse(DAY)))
 
 
 def test_an_action_finds_the_overlord_anew_each_time(serve) -> None:
@@ -463,8 +473,8 @@ def test_an_action_finds_the_overlord_anew_each_time(serve) -> None:
     places = Overlords(HostPort("127.0.0.1", 1), serve(overlord_routes(overlord)))
     client = HttpActionClient("t", places, TOKEN)
     with pytest.raises(Unavailable):
-        client.perform(UpdateLocation("h", 1))  # tried again by whoever asked
-    client.perform(UpdateLocation("h", 1))
+        client.perform(LockRelease(Interval.parse(DAY)))  # tried again by whoever asked
+    client.perform(LockRelease(Interval.parse(DAY)))
     assert len(overlord.actions) == 1
 
 
@@ -474,8 +484,8 @@ def test_an_action_that_another_server_gets_is_tried_again(serve) -> None:
     places = Overlords(serve([]), serve(overlord_routes(overlord)))
     client = HttpActionClient("t", places, TOKEN)
     with pytest.raises(Unavailable, match="another server listens at"):
-        client.perform(UpdateLocation("h", 1))
-    client.perform(UpdateLocation("h", 1))
+        client.perform(LockRelease(Interval.parse(DAY)))
+    client.perform(LockRelease(Interval.parse(DAY)))
     assert len(overlord.actions) == 1
 
 
@@ -491,3 +501,36 @@ def test_a_lease_is_renewed_until_it_is_dropped() -> None:
 def test_nobody_with_a_lease_is_unavailable() -> None:
     with pytest.raises(Unavailable, match="no overlord"):
         LeaseDirectory(FakeLeases()).find("overlord")
+
+
+def test_a_token_that_no_longer_counts_is_tried_again(serve) -> None:
+    """The next request has another token; a task or an assignment must not fail meanwhile."""
+
+    def refuse(_request: Request) -> Response:
+        text = "the token of process:router was made at"
+        error = {"error": text, "errorCode": "unauthorized", "errorMessage": text}
+        return JSONResponse(error, status_code=401)
+
+    address = serve([Route("/{path:path}", refuse, methods=["GET", "POST"])])
+
+    def fresh() -> str:
+        return TOKEN
+
+    tasks = HttpTaskClient(lambda _: TaskLocation(address.host, address.port), lambda _: TOKEN)
+    actions = HttpActionClient("t", Overlords(address), fresh)
+    with (
+        BrokerClient(address.url, token=fresh) as broker,
+        pytest.raises(Unavailable, match="the token of process:router was made at"),
+    ):
+        broker.offsets("clicks")
+    for call in (
+        HttpWorkerClient("w", address, fresh).report,
+        lambda: HttpWorkerClient("w", address, fresh).assign(task_spec()),
+        lambda: tasks.report("t"),
+        lambda: actions.perform(LockRelease(Interval.parse(DAY))),
+        WorkerLocator(address, token=fresh).overlord,
+    ):
+        with pytest.raises(Unavailable):
+            call()
+    with pytest.raises(Unauthenticated):
+        HttpWorkerClient("w", address, TOKEN).report()

@@ -12,7 +12,8 @@ from starlette.applications import Starlette
 from starlette.types import Message
 
 from penstock.services.api.asgi import application
-from penstock.services.api.manual import ManualRoutes
+from penstock.services.api.static_pages import ManualRoutes
+from tests.harness.access_kit import with_token
 
 pytestmark = pytest.mark.anyio
 PAGE = "<p>" + "events in, answers out " * 100
@@ -42,7 +43,7 @@ def site(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def app(site: Path) -> Starlette:
-    return application(ManualRoutes(site).routes(), token="word")
+    return application(ManualRoutes(site).routes(), access=with_token("word"))
 
 
 async def ask(app: Starlette, path: str, method: str = "GET", **headers: str) -> httpx.Response:
@@ -159,7 +160,7 @@ async def test_other_paths_still_need_the_token(app: Starlette) -> None:
 
 
 async def test_a_checkout_without_the_manual_says_how_to_build_it(tmp_path: Path) -> None:
-    app = application(ManualRoutes(tmp_path / "site").routes())
+    app = application(ManualRoutes(tmp_path / "site").routes(), access=with_token(None))
     answer = await ask(app, "/docs/")
     assert answer.status_code == 404
     assert "make docs" in answer.json()["error"]

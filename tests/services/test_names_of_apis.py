@@ -9,7 +9,6 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-from overlord_kit import Api, OverlordWorld, noop, routed, supervisor_spec
 from starlette.applications import Starlette
 from starlette.routing import Route
 
@@ -19,6 +18,7 @@ from penstock.core.printable import HIDDEN
 from penstock.segments.segment import Segment
 from penstock.services.backup.rebuild import named_file
 from penstock.storage.metadata import PublishRequest
+from tests.services.overlord_kit import Api, OverlordWorld, noop, routed, supervisor_spec
 
 P = "/druid/indexer/v1"
 C = "/druid/coordinator/v1"
@@ -40,7 +40,9 @@ BODIES: dict[str, object] = {
     "/markUnused": {"interval": DAY},
     "/resetOffsets": {"partitions": {"partitionOffsetMap": {"0": 1}}},
     "/taskGroups/handoff": {"taskGroupIds": [1]},
+    "/backfill": {"partitionOffsetRanges": {"0": [0, 1]}},
     "/rules/{datasource}": FOREVER,
+    "/rules/preview": FOREVER,
     "/compaction/config/datasources/{datasource}": {"dataSource": "d"},
 }
 

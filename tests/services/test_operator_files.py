@@ -9,8 +9,11 @@ import re
 import shlex
 import shutil
 import subprocess
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -19,8 +22,9 @@ from penstock.services.cli import exit_codes
 from penstock.services.cli.entry import run
 from penstock.services.examples import example
 from penstock.services.host.host_plan import spark_cache_folder
+from penstock.spark.connect.java import MINIMUM_VERSION
+from reference.openapi import document
 
-ROOT = Path(__file__).parent.parent.parent
 INSTRUCTIONS = {
     *("FROM", "RUN", "COPY", "USER", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK"),
     *("ENTRYPOINT", "CMD"),
@@ -182,3 +186,78 @@ def test_the_image_runs_a_command_that_exists_as_a_user(
     listens = {word.rpartition(":")[2] for word in words if word.startswith("0.0.0.0:")}
     assert listens == set(by_name["EXPOSE"].split())
     assert by_name["VOLUME"] in words
+
+
+# Programs of the image of Python on Debian, beside those that the packages and the wheel add.
+OF_BASE = {"apt-get", "install", "pip", "python", "rm", "useradd"}
+
+
+def shell_commands(text: str) -> Iterator[list[str]]:
+    for command in text.split("&&"):
+        yield shlex.split(command)
+
+
+def test_the_image_is_built_from_what_exists() -> None:
+    """No machine of the tests has a container engine and the base image; this reads the file."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    found = list(instructions())
+    (base,) = [rest for name, rest in found if name == "FROM"]
+    version = re.fullmatch(r"docker\.io/library/python:(3\.\d+)-slim-[a-z]+", base)
+    assert version, "the tag names the versions of Python and of Debian"
+    assert f"Programming Language :: Python :: {version[1]}" in project["classifiers"]
+    wheel = f"{project['name'].replace('-', '_')}-{project['version']}-py3-none-any.whl"
+    copied: set[str] = set()
+    made: dict[str, tuple[str, str]] = {}
+    users: set[str] = set()
+    for name, rest in found:
+        if name == "COPY":
+            source, folder = rest.split()
+            assert fnmatch(wheel, source)
+            assert folder.endswith("/")
+            copied.add(folder + source)
+        for words in shell_commands(rest) if name == "RUN" else ():
+            assert words[0] in OF_BASE, words
+            if words[0] == "useradd":
+                users.add(words[-1])
+            elif words[0] == "install":
+                owner, mode = words[words.index("-o") + 1], words[words.index("-m") + 1]
+                made[words[-1]] = (owner, mode)
+            elif words[:2] in (["pip", "install"], ["rm", "/tmp/penstock_io-*.whl"]):
+                assert copied == {words[-1]}
+    by_name = dict(found)
+    assert users == {by_name["USER"]}
+    assert made == {by_name["VOLUME"]: (by_name["USER"], "0700")}
+    (program,) = json.loads(by_name["ENTRYPOINT"])
+    assert program in project["scripts"]
+
+
+def test_the_image_installs_packages_as_images_should() -> None:
+    found = list(instructions())
+    (system,) = [rest for name, rest in found if name == "RUN" and "apt-get" in rest]
+    update, install, clean, *_ = shell_commands(system)
+    assert update == ["apt-get", "update"]
+    assert install[:4] == ["apt-get", "install", "-y", "--no-install-recommends"]
+    assert clean == ["rm", "-rf", "/var/lib/apt/lists/*"]
+    (java,) = [one for one in install if "jre" in one]
+    assert int(re.findall(r"\d+", java)[0]) >= MINIMUM_VERSION
+    (packages,) = [rest for name, rest in found if name == "RUN" and "pip" in rest]
+    assert "--no-cache-dir" in packages
+    # Nothing runs as root after the user is set, and no secret is part of the image.
+    names = [name for name, _ in found]
+    assert "RUN" not in names[names.index("USER") :]
+    assert not {"ENV", "ARG", "ADD", "SHELL"} & set(names)
+
+
+def test_the_check_of_the_image_asks_a_path_that_exists_on_a_port_that_it_has() -> None:
+    by_name = dict(instructions())
+    options, _, command = by_name["HEALTHCHECK"].partition(" CMD ")
+    program, flag, code = json.loads(command)
+    assert (program, flag) == ("python", "-c")
+    compile(code, "HEALTHCHECK", "exec")
+    (address,) = re.findall(r"http://[^']+", code)
+    parts = urlsplit(address)
+    assert str(parts.port) in by_name["EXPOSE"].split()
+    assert "get" in document()["paths"][parts.path]
+    limits = dict(one.removeprefix("--").split("=") for one in options.split())
+    (own,) = re.findall(r"timeout=(\d+)", code)
+    assert int(own) < int(limits["timeout"].removesuffix("s"))

@@ -7,9 +7,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from metadata_kit import open_metadata
-from overlord_kit import Api, OverlordWorld, noop, ready
-from places_kit import FixedPlaces
 
 from penstock.core.intervals import Interval, format_time
 from penstock.segments.segment import Segment
@@ -19,6 +16,10 @@ from penstock.services.membership.leases import LeaseDirectory
 from penstock.services.options.option_values import HostPort
 from penstock.storage.metadata import AllocateRequest, PublishRequest, SegmentRow
 from penstock.testing.clock import VirtualClock
+from tests.harness.access_kit import author_who_claims, with_token
+from tests.harness.metadata_kit import open_metadata
+from tests.services.overlord_kit import Api, OverlordWorld, noop, ready
+from tests.services.places_kit import FixedPlaces
 
 P = "/druid/indexer/v1"
 
@@ -55,7 +56,7 @@ def test_a_task_is_submitted_runs_and_ends(world: OverlordWorld, api: Api) -> No
             "status": "RUNNING",
             "runnerStatusCode": "RUNNING",
             "duration": -1,
-            "location": {"host": "h", "port": 9, "tlsPort": -1},
+            "location": {"host": "h", "port": 9, "tlsPort": 9},
             "dataSource": "d",
             "errorMsg": None,
         },
@@ -79,7 +80,7 @@ def test_an_overlord_that_does_not_answer_is_named(tmp_path: Path) -> None:
     parts = RouterParts(
         store, LeaseDirectory(store.leases), address, FixedPlaces(address), ready, VirtualClock()
     )
-    router = Api(application(RouterRoutes(parts).routes()))
+    router = Api(application(RouterRoutes(parts).routes(), access=with_token(None)))
     answer = router.get(f"{P}/tasks")
     router.close()
     store.close()
@@ -99,6 +100,9 @@ def test_lists_have_states_filters_and_times(world: OverlordWorld, api: Api) -> 
     assert ids("waitingTasks?datasource=lists") == []
     assert ids("tasks?state=running&datasource=lists") == running
     assert sorted(ids("tasks?datasource=lists&type=noop")) == sorted(running + pending)
+    log = f"{P}/task/{pending[0]}/log"
+    assert [api.get(log).status_code, api.get(f"{log}?optional").status_code] == [404, 204]
+    assert api.get(f"{P}/task/nobody/log?optional").status_code == 404
     assert ids("tasks?datasource=lists&type=compact") == []
     assert ids("tasks?datasource=lists&createdTimeInterval=2000-01-01_2000-01-02") == []
     assert ids("tasks?datasource=other") == []
@@ -254,7 +258,11 @@ def test_workers_and_how_they_are_chosen(world: OverlordWorld, api: Api) -> None
     assert api.post(f"{P}/worker", json=strategy, headers=headers).status_code == 200
     assert api.get(f"{P}/worker").json()["selectStrategy"]["type"] == "fillCapacity"
     (entry,) = api.get(f"{P}/worker/history?count=1").json()
-    assert entry["auditInfo"] == {"author": "me", "comment": "fewer hosts", "ip": ""}
+    assert entry["auditInfo"] == {
+        "author": author_who_claims("me"),
+        "comment": "fewer hosts",
+        "ip": "",
+    }
     assert "fillCapacity" in entry["payload"]
 
 
@@ -485,7 +493,7 @@ def test_compaction_is_configured_and_its_state_shown(world: OverlordWorld, api:
     assert api.post(one, json=config, headers=headers).json() == {"success": True}
     assert api.get(one).json()["skipOffsetFromLatest"] == "PT1H"
     (entry,) = api.get(f"{one}/history").json()
-    assert entry["auditInfo"]["author"] == "me"
+    assert entry["auditInfo"]["author"] == author_who_claims("me")
     assert entry["compactionConfig"]["dataSource"] == "comp"
     status = api.get(f"{base}/status/datasources/comp").json()
     assert status["dataSource"] == "comp"

@@ -20,20 +20,24 @@ from types import ModuleType
 from typing import NoReturn
 
 import pytest
-import waiting_peon
-from mailbox_kit import settle
 
+from penstock.core.access.derived_tokens import TASK_MADE_AGAIN_S
 from penstock.core.errors import Unavailable
 from penstock.mailbox import MailboxProcessor
 from penstock.services.host.fork_server import FORK_SERVER_NAME, ForkedProcess, serve
+from penstock.services.host.secret_variables import read_variables
 from penstock.services.options.option_values import HostPort
+from penstock.services.roles.peon_credentials import CREDENTIALS_FILE, PeonCredentials
 from penstock.services.roles.peon_processes import (
     PEON_PROGRAM,
     PeonChild,
     PeonOptions,
     PeonProcesses,
 )
+from penstock.storage.secrets.secret_sources import SECRETS, Secrets
 from penstock.testing.clock import VirtualClock
+from tests.harness.mailbox_kit import settle
+from tests.kits import waiting_peon
 
 AGE_MS = 60_000
 PROGRAM = (sys.executable, waiting_peon.__file__)
@@ -45,11 +49,20 @@ class PeonProcessesWorld:
         self.clock = VirtualClock()
         self.processor = MailboxProcessor(name="worker", clock=self.clock)
         self.before = children()
-        options = PeonOptions(spares=spares, spare_age_max_ms=AGE_MS)
+        self.credentials = PeonCredentials("first", b"key")
+        self.disk_is_full = False
+        options = PeonOptions(
+            spares=spares, spare_age_max_ms=AGE_MS, credentials=self.credentials_of
+        )
         files = (folder / "options.json", (HostPort("127.0.0.1", 1), "w"), folder / "spare.out")
         self.peons = PeonProcesses(*files, self.processor, self.clock, options, program)
         self.launched: list[PeonChild] = []
         self.peons.start(lambda _task_id: None)
+
+    def credentials_of(self, _task_id: str, _folder: str) -> PeonCredentials:
+        if self.disk_is_full:
+            raise Unavailable("the disk is full")
+        return self.credentials
 
     def launch(self, task_id: str) -> PeonChild:
         folder = self.folder / task_id
@@ -134,6 +147,60 @@ def world(tmp_path: Path) -> Iterator[PeonProcessesWorld]:
     made = PeonProcessesWorld(tmp_path)
     yield made
     made.stop()
+
+
+def test_secrets_are_not_in_the_environment_of_peons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("PENSTOCK_INPUT_SHOP", "NAMED_IN_SECRETS_TOML")
+    for name in names:
+        monkeypatch.setenv(name, "hush-4711")
+    SECRETS.set(Secrets(variables=dict.fromkeys(names, "hush-4711")))
+    try:
+        world = PeonProcessesWorld(tmp_path, spares=1)
+    finally:
+        SECRETS.set(Secrets())
+    world.ready(1)
+    pids = world.alive()
+    assert len(pids) == 2
+    for pid in pids:
+        started = Path(f"/proc/{pid}/cmdline").read_bytes()
+        assert b"hush" not in started + Path(f"/proc/{pid}/environ").read_bytes()
+    words = Path(f"/proc/{world.server()}/cmdline").read_text().split("\0")
+    passed = Path(f"/proc/{world.server()}/fd/{words[words.index('--secrets-fd') + 1]}")
+    assert read_variables(os.open(passed, os.O_RDONLY)) == dict.fromkeys(names, "hush-4711")
+    world.stop()
+
+
+def test_the_credentials_of_running_tasks_are_written_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A peon outlives its overlord, and a token that it was given at its start."""
+    world = PeonProcessesWorld(tmp_path, spares=0)
+    ended, running = world.launch("ended"), world.launch("running")
+
+    def token_of(task: str) -> str:
+        return PeonCredentials.read(tmp_path / task).sends
+
+    world.settle(TASK_MADE_AGAIN_S - 1)
+    world.credentials = PeonCredentials("second", b"key")
+    assert token_of("running") == token_of("ended") == "first"
+    ended.kill()
+    world.until(lambda: ended.exit_code() is not None)
+    (tmp_path / "ended" / CREDENTIALS_FILE).unlink()
+    world.settle(2)
+    assert token_of("running") == "second"
+    assert not (tmp_path / "ended" / CREDENTIALS_FILE).exists()
+    # A disk that is full for a while.
+    world.disk_is_full = True
+    world.settle(TASK_MADE_AGAIN_S)
+    assert "cannot renew the credentials of task running: the disk is full" in caplog.text
+    world.disk_is_full = False
+    world.credentials = PeonCredentials("third", b"key")
+    world.settle(TASK_MADE_AGAIN_S)
+    assert token_of("running") == "third"
+    assert running.exit_code() is None
+    world.stop()
 
 
 def test_spares_are_forked_and_are_children_of_the_worker(world: PeonProcessesWorld) -> None:

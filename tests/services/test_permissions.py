@@ -14,9 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from event_kit import KeptEvents
-from places_kit import FixedPlaces
-from start_kit import Start
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest
@@ -31,10 +28,13 @@ from penstock.services.host.folder_permissions import (
 from penstock.services.membership.membership import BrokerFinder
 from penstock.services.options.table import PenstockOptions
 from penstock.services.roles import flow
-from penstock.services.roles.runtime import RoleContext
+from penstock.services.roles.runtime import RoleContext, access_control_of
 from penstock.storage.disk import OsFileSystem
 from penstock.storage.metadata import MetadataStore
 from penstock.storage.sqlite_urls import sqlite_url
+from tests.harness.event_kit import KeptEvents
+from tests.services.places_kit import FixedPlaces
+from tests.services.start_kit import Start
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can try as another user")
 
@@ -242,7 +242,8 @@ def test_the_flow_makes_its_folder_for_its_user_also_under_the_umask_for_a_group
     os.umask(GROUP_UMASK)
     with socket.socket() as listener:
         context = RoleContext(
-            *("flow", options, SystemClock(), listener, Start(), int, KeptEvents())
+            *("flow", options, SystemClock(), listener, Start(), int, KeptEvents()),
+            access=access_control_of(options, SystemClock(), "flow"),
         )
         host = flow.FlowHost(context, BrokerFinder(options, FixedPlaces()))
         host.start()
@@ -265,7 +266,8 @@ def test_a_start_that_fails_behind_the_flow_ends_it_in_order(
     (folder.tmp / "flow" / "1").mkdir(parents=True)
     with socket.socket() as listener:
         context = RoleContext(
-            *("flow", options, SystemClock(), listener, Start(), int, KeptEvents())
+            *("flow", options, SystemClock(), listener, Start(), int, KeptEvents()),
+            access=access_control_of(options, SystemClock(), "flow"),
         )
         host = flow.FlowHost(context, BrokerFinder(options, FixedPlaces()))
         with monkeypatch.context() as broken:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from event_kit import KeptEvents
 
 import penstock
 from penstock.core.errors import InvalidRequest, Unavailable
@@ -19,6 +18,7 @@ from penstock.services.roles.overlord import EmittedEvents
 from penstock.services.roles.peon_events import PeonEvents, task_dimensions
 from penstock.services.roles.runtime import options_line, start_line
 from penstock.testing.clock import VirtualClock
+from tests.harness.event_kit import KeptEvents
 
 
 class Kept(KeptEvents):

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable
 
 import pytest
-from start_kit import Start
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Dependency, PenstockError, StorageUnavailable, Unavailable
 from penstock.services import readiness
 from penstock.services.readiness import Check, Readiness
+from tests.services.start_kit import Start
 
 
 class Part:

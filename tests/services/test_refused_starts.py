@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -87,7 +88,8 @@ def test_two_options_may_have_one_port_of_different_hosts(given: PenstockOptions
         )
         with pytest.raises(Conflict, match=r"is taken"):
             start(options)
-    options = dataclasses.replace(options, broker_http=HostPort("0.0.0.0", port))
+    everywhere = HostPort("0.0.0.0", port)
+    options = dataclasses.replace(options, broker_http=everywhere, insecure=True)
     with pytest.raises(InvalidRequest, match=r"^--http and --broker-http both have port"):
         start(options)
 
@@ -133,3 +135,16 @@ def test_a_command_that_starts_a_server_refuses_the_address_of_one(
     assert run(words) == exit_codes.USAGE
     assert f"{option} http://h:1 names a running server" in capsys.readouterr().err
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("name", ["access.toml", "credentials.json"])
+def test_an_invalid_file_of_access_refuses_the_start(given: PenstockOptions, name: str) -> None:
+    file = given.access_path / name
+    file.parent.mkdir(mode=0o700)
+    file.write_text("x")
+    file.chmod(0o600)
+    with pytest.raises(InvalidRequest, match=re.escape(str(file))):
+        start(given)
+    secret = given.access_path / "operator.token"
+    assert secret.read_text().startswith("penstock_operator_")
+    assert DataFolder(given.data_dir).live_holder() is None

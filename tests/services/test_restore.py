@@ -16,7 +16,6 @@ from typing import Any
 
 import orjson
 import pytest
-from metadata_kit import create_metadata
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, CorruptData, InvalidRequest, PenstockError, Unavailable
@@ -28,11 +27,13 @@ from penstock.services.backup.backup import Backup, BackupReport, BackupSource
 from penstock.services.backup.manifest import BackedUpFile, Manifest, copy_file
 from penstock.services.backup.restore import Restore, RestoreReport, RestoreTarget
 from penstock.services.host.data_folder import DataFolder
+from penstock.services.host.tls_authority import TlsAuthority
 from penstock.storage.deletion_hold import DeletionHold, HoldingFileSystem
 from penstock.storage.disk import OsFileSystem
 from penstock.storage.metadata import MetadataStore, PublishRequest
 from penstock.storage.sqlite_urls import sqlite_url
 from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
+from tests.harness.metadata_kit import create_metadata
 
 DAY = Interval.parse("2013-01-01/2013-01-02")
 NAME = "a b#ü%20%"
@@ -49,12 +50,20 @@ FILES = {
     "flow/content/0/1-1": "content",
     "log/tasks/task/log": "lines",
     "penstock.toml": "[penstock]\n",
+    "access/access.toml": "",
+    "access/credentials.json": '{"format": 1}',
+    "secrets/secrets.json": "sealed",
 }
 LEFT_BEHIND = {
     "tasks/task/task.json": "{}",
     "run/options.json": "{}",
     "topics/t/0/x.tmp": "half",
     "log/broker.log": "",
+    "access/operator.token": "secret",
+    "access/process.key": "secret",
+    "access/last-used/router.json": "{}",
+    "secrets/key": "the key",
+    "secrets/secrets.toml": "",
 }
 
 
@@ -163,13 +172,67 @@ def test_a_backup_is_restored_at_another_place(tmp_path: Path) -> None:
         "flow content": 2,
         "topics: messages": 2,
         "segments": 3,
-        "options and task logs": 2,
+        "options, access, sealed values, task logs": 5,
     }
     assert (report.absent, report.options_aside) == ((), True)
     require_restored(tmp_path / "new" / "data")
     assert not (moved / "unfinished.json").exists()
     names = {file.path for file in report.manifest.files}
-    assert not any("tasks/task/task.json" in n or "/run/" in n or ".tmp" in n for n in names)
+    assert not any(
+        "tasks/task/task.json" in n or "/run/" in n or ".tmp" in n or n.endswith("key")
+        for n in names
+    )
+    assert {name for name in names if "access" in name} == {
+        "data/access/access.toml",
+        "data/access/credentials.json",
+    }
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_the_events_of_provenance_have_another_producer_after_a_restore(
+    data: Path, tmp_path: Path, *, is_damaged: bool
+) -> None:
+    position = data / "flow/provenance/position.json"
+    position.parent.mkdir()
+    text = "damaged" if is_damaged else '{"producer":"one","following":70,"sending":90}'
+    position.write_text(text)
+    back_up(data, tmp_path / "backup")
+    restore(tmp_path / "backup", tmp_path / "new")
+    restored = (tmp_path / "new/flow/provenance/position.json").read_text()
+    if is_damaged:
+        assert restored == text
+    else:
+        found = json.loads(restored)
+        assert found.pop("producer").startswith("provenance-")
+        assert found == {"following": 70, "sending": 0}
+
+
+def test_a_backup_lacks_rules_outside_of_the_data_folder_and_says_so(
+    data: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "shared").mkdir()
+    with MetadataStore.open(sqlite_url(data / "metadata.db")) as metadata:
+        source = BackupSource(
+            *(str(data), metadata, str(data / "segments")), access=str(tmp_path / "shared")
+        )
+        backup = Backup(source, str(tmp_path / "b"), OsFileSystem(), SystemClock(), "id", Silent())
+        advice = backup.run().manifest.advice
+    (sentence,) = advice
+    assert sentence.startswith(f"Copy access.toml and credentials.json of {tmp_path}/shared: ")
+
+
+def test_a_backup_lacks_the_authority_of_the_certificates_and_says_so(
+    data: Path, tmp_path: Path
+) -> None:
+    authority = TlsAuthority(data / "tls", SystemClock())
+    authority.create()
+    authority.issue(["penstock.example.com"])
+    made = back_up(data, tmp_path / "backup")
+    (sentence,) = made.manifest.advice
+    assert sentence.startswith(f"Copy {data}/tls to a safe place: ")
+    copied = [path for path in (tmp_path / "backup").rglob("*") if path.is_file()]
+    assert not any("tls" in path.parts for path in copied)
+    assert not any(b"PRIVATE KEY" in path.read_bytes() for path in copied)
 
 
 def test_a_backup_and_its_restore_name_the_same_parts(data: Path, tmp_path: Path) -> None:
@@ -308,7 +371,7 @@ def test_a_second_backup_into_one_folder_is_refused_and_the_first_is_made(
     with MetadataStore.open(sqlite_url(data / "metadata.db")) as metadata:
         source = BackupSource(str(data), metadata, str(data / "segments"))
         Backup(source, str(target), OsFileSystem(), SystemClock(), "first", Twice()).run()
-    assert len(refused) == 7
+    assert len(refused) == 8
     restore(target, tmp_path / "new")
     require_restored(tmp_path / "new")
     with pytest.raises(InvalidRequest, match="is not empty"):
@@ -580,7 +643,7 @@ KILLED = textwrap.dedent(
     """
     import os, signal, sys
     from pathlib import Path
-    import test_restore
+    from tests.services import test_restore
     from penstock.storage.disk import OsFileSystem
 
     left, plain = int(sys.argv[3]), OsFileSystem.create

@@ -11,7 +11,6 @@ from typing import NoReturn
 
 import pytest
 import sqlalchemy
-from start_kit import Start
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import (
@@ -26,10 +25,11 @@ from penstock.services.emitter.service_emitter import service_emitter
 from penstock.services.options.table import PenstockOptions
 from penstock.services.readiness import Check, Readiness
 from penstock.services.roles import flow, overlord, router, worker
-from penstock.services.roles.runtime import RoleContext
+from penstock.services.roles.runtime import RoleContext, access_control_of
 from penstock.spark.connect import spark_sessions
 from penstock.spark.sql.service import SqlQuery, SqlService
 from penstock.storage.metadata import MetadataStore
+from tests.services.start_kit import Start
 
 COMPOSES = {
     "router": router.compose,
@@ -70,7 +70,8 @@ def checks_of(role: str, folder: Path, spark_port: int) -> dict[str, Check]:
     clock = SystemClock()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         emitter = service_emitter(options, clock, role)
-        context = Composing(role, options, clock, listener, Start(), int, emitter)
+        access = access_control_of(options, clock, role)
+        context = Composing(*(role, options, clock, listener, Start(), int, emitter), access=access)
         COMPOSES[role](context)
     return context.checks
 

@@ -7,8 +7,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from event_kit import KeptEvents
-from start_kit import Start
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Closed
@@ -17,6 +15,8 @@ from penstock.services.lifecycle import Lifecycle
 from penstock.services.options.table import PenstockOptions
 from penstock.services.roles.mailbox import role_mailbox
 from penstock.services.roles.runtime import RoleContext
+from tests.harness.event_kit import KeptEvents
+from tests.services.start_kit import Start
 
 
 class Process:

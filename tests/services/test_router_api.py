@@ -20,9 +20,6 @@ from urllib.parse import quote, unquote
 import httpx
 import pyarrow as pa
 import pytest
-from event_kit import KeptEvents
-from metadata_kit import open_metadata
-from places_kit import FixedPlaces
 from starlette.concurrency import run_in_threadpool
 
 from penstock.core.errors import (
@@ -36,11 +33,16 @@ from penstock.core.intervals import Interval
 from penstock.core.metrics import MetricRegistry
 from penstock.core.waits import DependencyWait
 from penstock.indexing.engine import EngineUnavailable
+from penstock.segments.segment import Segment
 from penstock.services import json_client
 from penstock.services.api import sql
 from penstock.services.api.asgi import application
-from penstock.services.api.router import RouterParts, RouterRoutes
+from penstock.services.api.router import (
+    RouterParts,
+    RouterRoutes,
+)
 from penstock.services.api.sql import LARGE_MAX, RUNNING_MAX, SqlRoutes
+from penstock.services.api.sql_request import SqlRequest
 from penstock.services.membership.leases import LeaseDirectory
 from penstock.services.metrics_text import metrics_text
 from penstock.services.options.option_values import HostPort
@@ -52,6 +54,11 @@ from penstock.spark.sql.service import LargeAnswer, RegisteredQuery, SqlQuery, S
 from penstock.storage.metadata import PublishRequest, SegmentRow
 from penstock.testing.clock import VirtualClock
 from reference.metrics import differences
+from tests.harness.access_kit import with_token
+from tests.harness.event_kit import KeptEvents
+from tests.harness.metadata_kit import open_metadata
+from tests.kits.answers_kit import check_answer
+from tests.services.places_kit import FixedPlaces
 
 SQL = "/druid/v2/sql"
 
@@ -111,7 +118,7 @@ class Rig:
             self.broker,
             self._state,
             self.clock,
-            mistakes=lambda expressions: ["is odd" if "?" in one else "" for one in expressions],
+            mistakes=lambda expressions: ["is odd" if "odd" in one else "" for one in expressions],
         )
         routes = [
             *SqlRoutes(self.sql, metrics, KeptEvents(), self.clock).routes(),
@@ -119,7 +126,7 @@ class Rig:
         ]
         self.app = application(
             routes,
-            token=token,
+            access=with_token(token),
             metrics=lambda: metrics_text([metrics.snapshot]),
             body_bytes_max=999,
             ready=self._state,
@@ -132,7 +139,10 @@ class Rig:
     async def ask(self, method: str, path: str, **more: object) -> httpx.Response:
         transport = httpx.ASGITransport(self.app)
         async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
-            return await client.request(method, path, **more)  # type: ignore[arg-type]
+            answer = await client.request(method, path, **more)  # type: ignore[arg-type]
+        kind = answer.headers.get("content-type", "")
+        check_answer(method, path, answer.status_code, kind, answer.content)
+        return answer
 
 
 @pytest.fixture
@@ -412,7 +422,7 @@ async def test_a_query_that_could_not_be_cancelled_fails_alone(rig: Rig) -> None
 
 async def test_a_statement_over_a_limit_is_refused_before_it_is_taken_apart(rig: Rig) -> None:
     with pytest.raises(InvalidRequest, match="characters, over the limit of 1000000"):
-        sql._Wanted({"query": "SELECT 1" + " " * 1_000_000})
+        SqlRequest({"query": "SELECT 1" + " " * 1_000_000})
 
 
 async def test_a_query_whose_client_went_away_before_its_turn_never_runs(rig: Rig) -> None:
@@ -445,6 +455,11 @@ async def test_a_query_that_is_cancelled_before_its_turn_never_runs(rig: Rig) ->
         async with asyncio.timeout(10):
             while await rig.sql.came.get() != "mine":
                 pass
+            listed = (await rig.ask("GET", "/penstock/v1/queries")).json()
+            assert [one["state"] for one in listed] == ["RUNNING"] * RUNNING_MAX + ["WAITING"]
+            assert listed[-1]["queryId"] == "mine"
+            assert listed[-1]["statement"] == "SELECT 1"
+            assert listed[-1]["reason"] == f"{RUNNING_MAX} others run"
             assert (await rig.ask("DELETE", f"{SQL}/mine")).status_code == 202
             answer = await waits
         assert answer.status_code == 500
@@ -455,6 +470,7 @@ async def test_a_query_that_is_cancelled_before_its_turn_never_runs(rig: Rig) ->
     for one in asked:
         assert (await one).status_code == 200
     assert "mine" not in hanging.running
+    assert (await rig.ask("GET", "/penstock/v1/queries")).json() == []
 
 
 @pytest.mark.parametrize("query_id", ["a/b", "/", "a/", "//a", "a?b#c%2F"])
@@ -687,15 +703,15 @@ async def test_segments_are_read_from_the_metadata(rig: Rig) -> None:
     base = "/druid/coordinator/v1/metadata/datasources"
     assert (await rig.ask("GET", base)).json() == []
     assert (await rig.ask("GET", f"{base}/x/segments")).status_code == 404
-    row = SegmentRow(
-        "x_id", "x", Interval.parse("2013-01-01/2013-02-01"), "v1", 0, 1, {"totalRows": 5}
-    )
+    month = Interval.parse("2013-01-01/2013-02-01")
+    segment = Segment("x", month, "v1", {"type": "local"}, total_rows=5).to_json()
+    row = SegmentRow("x_id", "x", month, "v1", 0, 1, segment)
     assert rig.store.publish(PublishRequest("task", "x", (row,))).ok
     assert (await rig.ask("GET", base)).json() == ["x"]
     assert (await rig.ask("GET", f"{base}/x/segments")).json() == ["x_id"]
-    assert (await rig.ask("GET", f"{base}/x/segments?full")).json() == [{"totalRows": 5}]
+    assert (await rig.ask("GET", f"{base}/x/segments?full")).json() == [segment]
     found = (await rig.ask("GET", f"{base}/x")).json()
-    assert found["segments"] == [{"totalRows": 5}]
+    assert found["segments"] == [segment]
     assert found["announcedRows"] == 0
 
 
@@ -703,7 +719,7 @@ async def test_segments_are_read_from_the_metadata(rig: Rig) -> None:
 async def test_a_spec_with_an_odd_expression_is_refused_before_the_overlord(
     rig: Rig, kind: str
 ) -> None:
-    transforms = [{"type": "expression", "name": "x", "expression": "?"}]
+    transforms = [{"type": "expression", "name": "x", "expression": "odd"}]
     spec = {"spec": {"dataSchema": {"transformSpec": {"transforms": transforms}}}}
     answer = await rig.ask("POST", f"/druid/indexer/v1/{kind}", json=spec)
     assert answer.status_code == 400
@@ -865,12 +881,12 @@ async def test_the_token_opens_everything_but_health(tmp_path: Path) -> None:
         assert (await rig.ask("GET", "/status/ready")).json() == {"ready": False}
         refused = await rig.ask("GET", "/status")
         assert refused.status_code == 401
-        assert refused.headers["WWW-Authenticate"] == "Bearer"
+        assert refused.headers["WWW-Authenticate"].startswith("Bearer, Basic ")
         good = {"Authorization": "Bearer secret"}
         assert (await rig.ask("GET", "/status", headers=good)).status_code == 200
         told = await rig.ask("GET", "/status/ready", headers=good)
         assert "Spark is away" in told.json()["reasons"][0]
-        bad = {"Authorization": "Bearer secret "}
+        bad = {"Authorization": "Bearer secrets"}
         assert (await rig.ask("GET", "/metrics", headers=bad)).status_code == 401
     finally:
         rig.store.close()

@@ -27,7 +27,8 @@ from penstock.services.api.sql_results import CONTENT_TYPES, write_rows
 from penstock.spark.sql.service import explanation
 table = explanation("Scan hidden ü", {"clicks": "hidden"}).table
 for form in CONTENT_TYPES:
-    assert "Scan clicks ü" in b"".join(write_rows(table, form, header=True)).decode()
+    written = b"".join(write_rows(table, form, header=True))
+    assert form in {"parquet", "arrow"} or "Scan clicks ü" in written.decode()
 """
 
 
@@ -50,7 +51,7 @@ def test_the_router_loads_neither_overlord_nor_worker():
     indexing = ("overlord", "lockbox", "supervisor", "worker", "task.")
     others = tuple(f"penstock.indexing.{name}" for name in indexing)
     assert [name for name in names if name.startswith(others)] == []
-    assert not {"pandas", "psycopg"} & set(names)
+    assert not {"pandas", "psycopg", "pyarrow.flight", "google.protobuf"} & set(names)
 
 
 def test_a_peon_does_without_pandas():

@@ -2,29 +2,68 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import cast
 
 import orjson
 import pytest
-from overlord_kit import OverlordWorld, supervisor_spec
 from pydantic import JsonValue
 
+from penstock.core.errors import InvalidRequest
+from penstock.core.secret_names import INPUT_VARIABLES
 from penstock.indexing.batch.sql.ingest_statement import parse_ingest
 from penstock.indexing.secrets import MASK, masked, masked_url
 from penstock.indexing.specs import parse_supervisor
 from penstock.indexing.specs.batch.batch_task_specs import parse_batch_task
 from penstock.indexing.specs.errors import SpecError
-from penstock.indexing.specs.sources.secret_values import VARIABLE_PREFIX
 from penstock.services.host.host_plan import child_environment
+from penstock.services.host.private_files import private_places
+from penstock.services.host.secret_variables import (
+    open_variables,
+    read_variables,
+    secret_variables,
+)
+from penstock.services.options.table import PenstockOptions
+from tests.services.overlord_kit import OverlordWorld, supervisor_spec
 
 
-def test_children_have_the_secrets_of_specs_and_no_options():
-    name = f"{VARIABLE_PREFIX}KAFKA"
-    given = {name: "hush", "PENSTOCK_DATA_FOLDER": "x", "PATH": "/bin"}
-    found = child_environment(given)
-    assert (found[name], found["PATH"]) == ("hush", "/bin")
-    assert "PENSTOCK_DATA_FOLDER" not in found
+def test_children_get_secrets_beside_their_environment_and_no_options(tmp_path):
+    of_specs = f"{INPUT_VARIABLES}KAFKA"
+    (tmp_path / "secrets.toml").write_text('[secrets.shop]\nvariable = "SHOP"')
+    (tmp_path / "secrets.toml").chmod(0o600)
+    given = {of_specs: "hush", "SHOP": "hush", "PENSTOCK_TOKEN": "hush", "PATH": "/bin"}
+    found = secret_variables(given, tmp_path)
+    assert found == {of_specs: "hush", "SHOP": "hush"}
+    environment = child_environment(given, found)
+    assert environment["PATH"] == "/bin"
+    assert "hush" not in environment.values()
+    descriptor = open_variables(found)
+    try:  # as two children do, which share its position
+        for _ in range(2):
+            assert read_variables(os.dup(descriptor)) == found
+    finally:
+        os.close(descriptor)
+    assert read_variables(None) == {}
+
+
+def test_files_and_programs_of_secrets_are_private(tmp_path):
+    script, folder = tmp_path / "print-secret", tmp_path / "data" / "secrets"
+    script.write_text("")
+    folder.mkdir(parents=True)
+    options = PenstockOptions(data_dir=tmp_path / "data")
+    assert folder in private_places(options, {})
+    (folder / "secrets.toml").write_text(
+        f'[secrets.a]\nfile = "/run/secrets/a"\n[key]\ncommand = ["sh", "{script}", "/"]'
+    )
+    (folder / "secrets.toml").chmod(0o600)
+    found = private_places(options, {})
+    assert {folder, script, Path("/run/secrets/a")} <= set(found)
+    assert Path("/") not in found
+    (folder / "secrets.toml").write_text("[secrets")
+    with pytest.raises(InvalidRequest, match="is not valid TOML"):
+        private_places(options, {})
 
 
 Way = tuple[str | int, ...]
@@ -181,7 +220,7 @@ def test_a_supervisor_is_shown_without_its_secrets_wherever_it_is_shown(world) -
 
 
 def test_a_variable_is_no_secret_and_is_shown(world: OverlordWorld) -> None:
-    variable = {"type": "environment", "variable": f"{VARIABLE_PREFIX}KAFKA"}
+    variable = {"type": "environment", "variable": f"{INPUT_VARIABLES}KAFKA"}
     spec = from_kafka(**{"sasl.password": variable, "ssl.key.pem": variable})
     assert world.api.post("/druid/indexer/v1/supervisor", json=spec).status_code == 200
     shown = world.api.get("/druid/indexer/v1/supervisor/flights").json()
@@ -249,6 +288,50 @@ def test_a_secret_that_is_wrong_is_told_without_it(
         assert place in told
         assert "hush" not in told
         assert "EnvironmentSecret" not in told
+
+
+def test_a_reference_is_kept_shown_and_taken_again(world: OverlordWorld) -> None:
+    """A spec with references has no secret, so what is shown can be sent back."""
+    http = from_http(
+        httpAuthenticationPassword="secret://shop",
+        requestHeaders={"X-Auth": "secret://header"},
+        uris=["https://example.org/a"],
+    )
+    kafka = from_kafka(**{"sasl.password": "secret://kafka", "ssl.key.pem": "secret://key"})
+    assert world.api.post("/druid/indexer/v1/task", json=http).status_code == 200
+    shown = world.api.get("/druid/indexer/v1/task/t1").json()["payload"]
+    source = shown["spec"]["ioConfig"]["inputSource"]["delegates"][1]
+    assert source["httpAuthenticationPassword"] == "secret://shop"
+    assert source["requestHeaders"] == {"X-Auth": "secret://header"}
+    again = world.api.post("/druid/indexer/v1/task", json=shown | {"id": "t2"})
+    assert again.status_code == 200, again.text
+    supervisors = "/druid/indexer/v1/supervisor"
+    assert world.api.post(supervisors, json=kafka).status_code == 200
+    spec = world.api.get(f"{supervisors}/flights").json()
+    assert spec["spec"]["ioConfig"]["consumerProperties"]["sasl.password"] == "secret://kafka"
+    assert world.api.post(supervisors, json=spec).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"httpAuthenticationPassword": "secret://../key"}, "invalid name of a secret"),
+        ({"httpAuthenticationPassword": "SECRET://shop"}, "in small letters"),
+        ({"requestHeaders": {"X-Auth": "Bearer secret://shop"}}, "must be the whole value"),
+        ({"requestHeaders": {"X-Auth": "secret://a b"}}, "invalid name of a secret"),
+        ({"uris": ["secret://shop"]}, "has the scheme"),
+        ({"uris": ["https://ann:secret://shop@h/"]}, "its port must be a number"),
+    ],
+)
+def test_a_reference_that_is_wrong_or_in_a_shown_place_is_refused(
+    changes: dict[str, object], said: str
+) -> None:
+    given: dict[str, object] = {
+        "requestHeaders": {},
+        "uris": ["https://h/"],
+        "httpAuthenticationPassword": "x",
+    }
+    assert said in refusal(parse_batch_task, from_http(**given | changes))
 
 
 def ways(value: object, way: Way = ()) -> Iterator[Way]:

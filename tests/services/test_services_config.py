@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from penstock.services.options import resolution, table
 from penstock.services.options.option_values import HostPort
 from penstock.services.options.table import PenstockOptions
 from penstock.services.roles import broker
+from penstock.services.roles.runtime import options_line
+from penstock.storage.secrets.secret_sources import Secrets
 from penstock.storage.sqlite_urls import sqlite_path
 
 
@@ -285,6 +288,7 @@ def test_a_file_without_a_secret_is_refused(tmp_path: Path, content: bytes) -> N
     [
         ("token", "s"),
         ("emitter_auth", "user:password"),
+        ("zookeeper_auth", "user:password"),
         ("metadata_url", "postgresql+psycopg://user:password@db.example/penstock"),
         ("metadata_url", "postgresql+psycopg://db.example/penstock?password=x"),
         ("spark_connect", "sc://spark.example:15002/;token=x"),
@@ -314,3 +318,63 @@ def test_urls_without_secrets_may_stand_on_the_command_line() -> None:
     }
     options = resolution.resolve(urls, {})
     assert {name: getattr(options, name) for name in urls} == urls
+
+
+def test_options_with_secrets_keep_their_references_until_a_process_uses_them(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "penstock.toml").write_text('token = "secret://token"')
+    given = {"data_dir": str(tmp_path), "metadata_url": "secret://database"}
+    options = resolution.resolve(given, {"PENSTOCK_EMITTER_AUTH": "secret://emitter"})
+    assert resolution.from_json(resolution.to_json(options)) == options
+    assert "secret://token" in resolution.to_json(options)
+    secrets = Secrets(tmp_path / "secrets")
+    url = "postgresql+psycopg://ann:hush@h/db"
+    for name, value in (("token", "hush"), ("database", url), ("emitter", "ann:hush")):
+        secrets.store().set(name, value)
+    resolution.check_secrets(options, secrets)
+    with pytest.raises(InvalidRequest, match="unknown secret 'database'"):
+        resolution.check_secrets(options, Secrets(tmp_path))
+    used = resolution.with_secrets(options, secrets)
+    assert (used.token, used.metadata_url, used.emitter_auth) == ("hush", url, "ann:hush")
+    assert resolution.with_secrets(used, Secrets()) is used
+    line = options_line(options)
+    assert "token=secret://token" in line
+    assert "hush" not in line + options_line(used)
+
+
+@pytest.mark.parametrize(
+    "name", [one.name for one in fields(PenstockOptions) if one.metadata["secret"]]
+)
+def test_no_secret_is_in_the_line_of_options(name: str) -> None:
+    assert "hush" not in options_line(replace(PenstockOptions(), **{name: "ann:hush"}))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"data_dir": "secret://a"}, "--data-dir: this option must not name a secret"),
+        ({"deep_storage": "secret://a"}, "must not name a secret, because it is shown"),
+        ({"metadata_url": "secret://a/b"}, "--metadata-url: invalid name of a secret"),
+        ({"metadata_url": "SECRET://a"}, "in small letters"),
+    ],
+)
+def test_a_reference_in_another_option_is_refused(given: dict[str, object], said: str) -> None:
+    with pytest.raises(InvalidRequest, match=re.escape(said)):
+        resolution.resolve(given, {})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("spark_connect", "hush"), ("token", "secret://hush"), ("token", " ")]
+)
+def test_a_secret_that_an_option_does_not_accept_is_refused_and_not_shown(
+    tmp_path: Path, field: str, value: str
+) -> None:
+    secrets = Secrets(tmp_path)
+    secrets.store().set("a", value)
+    options = resolution.resolve({field: "secret://a"}, {})
+    with pytest.raises(InvalidRequest, match="secret://a: the secret") as error:
+        resolution.with_secrets(options, secrets)
+    assert "hush" not in str(error.value)
+    with pytest.raises(InvalidRequest, match="unknown secret 'a'"):
+        resolution.with_secrets(options, Secrets(tmp_path / "other"))

@@ -33,7 +33,7 @@ def test_emitted_metrics() -> None:
 
 
 def test_alerts() -> None:
-    code = sources("services", "indexing", "core")
+    code = sources("services", "indexing", "core", "fastpath")
     assert [text for text, *_ in data("events")["alerts"] if text not in code] == []
 
 
@@ -53,7 +53,7 @@ def test_error_codes() -> None:
 
 def test_metrics() -> None:
     """The page has each metric that the code declares, and no other."""
-    code = sources("services", "flow", "core", "broker")
+    code = sources("services", "fastpath", "segments", "flow", "core", "broker")
     names = set(re.findall(r'"(penstock_[a-z_0-9]+)"(?:,|$)', code, re.MULTILINE)) - {
         "penstock_version"
     }

@@ -1,18 +1,27 @@
-"""The five result formats."""
+"""The six result formats."""
 
 from __future__ import annotations
 
 import datetime as dt
 import decimal
+import io
 import json
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
-from penstock.services.api.sql_results import CONTENT_TYPES, TypeName, check_format, write_rows
+from penstock.services.api.sql_results import (
+    CONTENT_TYPES,
+    GROUP_ROWS,
+    TypeName,
+    check_columns,
+    check_format,
+    write_rows,
+)
 
 TABLE = pa.table(
     {
@@ -126,7 +135,7 @@ def test_an_unknown_format_is_refused_with_the_known_ones() -> None:
 
 @given(
     st.lists(st.tuples(st.none() | st.integers(-(2**63), 2**63 - 1), st.none() | st.text())),
-    st.sampled_from([name for name in CONTENT_TYPES if name != "csv"]),
+    st.sampled_from([name for name in CONTENT_TYPES if name not in {"csv", "parquet", "arrow"}]),
 )
 def test_json_formats_say_what_the_table_says(
     rows: list[tuple[int | None, str | None]], result_format: str
@@ -201,3 +210,42 @@ def test_text_that_is_not_utf8_has_signs_for_what_is_not() -> None:
     raw = pa.array([b"a\xff", "é".encode(), None], pa.binary())
     table = pa.table({"t": pa.Array.from_buffers(pa.string(), 3, raw.buffers())})
     assert json.loads(text("array", table=table)) == [["a\ufffd"], ["é"], [None]]
+
+
+def read_parquet(table: pa.Table) -> pq.ParquetFile:
+    return pq.ParquetFile(io.BytesIO(b"".join(write_rows(table, "parquet", header=False))))
+
+
+def test_parquet_keeps_types_and_values() -> None:
+    assert read_parquet(TABLE).read().equals(TABLE)
+    assert read_parquet(TABLE.slice(0, 0)).read().schema == TABLE.schema
+
+
+def test_arrow_keeps_types_and_values() -> None:
+    for table in (TABLE, TABLE.slice(0, 0)):
+        stream = b"".join(write_rows(table, "arrow", header=False))
+        assert pa.ipc.open_stream(stream).read_all().equals(table)
+    many = pa.table({"n": range(50_000)})
+    chunks = list(write_rows(many, "arrow", header=False))
+    assert len(chunks) > 3, "a slow client keeps little in memory"
+    assert pa.ipc.open_stream(b"".join(chunks)).read_all().equals(many)
+
+
+def test_parquet_is_written_in_row_groups() -> None:
+    table = pa.table({"n": range(2 * GROUP_ROWS + 20_000)})
+    chunks = list(write_rows(table, "parquet", header=False))
+    assert len(chunks) == 3
+    found = read_parquet(table)
+    assert found.metadata.num_row_groups == 3
+    assert found.read().equals(table)
+
+
+def test_columns_that_parquet_cannot_have_are_refused() -> None:
+    twice = pa.table([pa.array([1]), pa.array([2])], names=["n", "n"])
+    with pytest.raises(InvalidRequest, match="2 columns of the answer are named 'n'"):
+        check_columns(twice.schema, "parquet")
+    months = pa.schema([("m", pa.month_day_nano_interval())])
+    with pytest.raises(InvalidRequest, match="'m' has the type month_day_nano_interval"):
+        check_columns(months, "parquet")
+    check_columns(months, "array")
+    check_columns(TABLE.schema, "parquet")

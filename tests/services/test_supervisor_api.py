@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from overlord_kit import Api, OverlordWorld, supervisor_spec
 
 from penstock.indexing.overlord.term import SlotDemand, slot_demand
 from penstock.indexing.ports import TaskPhase, TaskReport, Throughput
+from tests.services.overlord_kit import Api, OverlordWorld, supervisor_spec
 
 if TYPE_CHECKING:
     from penstock.indexing.supervisor import Supervisor
@@ -388,3 +388,22 @@ def test_a_supervisor_that_is_not_there(other: Api, what: str) -> None:
     answer = other.get(f"{S}/nobody{what}")
     assert answer.status_code == 404
     assert "nobody" in answer.json()["error"]
+
+
+def test_supervisors_that_need_attention_come_first(world: OverlordWorld, api: Api) -> None:
+    for name in ("calm", "flights", "late"):
+        assert api.post(S, json=supervisor_spec(name)).status_code == 200
+    assert api.post(f"{S}/flights/suspend").status_code == 200
+    world.until(lambda: api.get(f"{S}/calm/status").json()["payload"].get("aggregateLag"))
+    first = {"order": "attention", "sums": "true"}
+    found = api.get("/penstock/v1/supervisors", params={**first, "limit": 2}).json()
+    sums = found["sums"]
+    assert (sums["supervisors"], sums["suspended"], found["found"]) == (3, 1, 3)
+    assert len(found["supervisors"]) == 2
+    every = api.get("/penstock/v1/supervisors", params={"order": "attention"}).json()["supervisors"]
+    assert sums["lag"] == sum(one["aggregateLag"] for one in every)
+    attention = [(one["healthy"], not one["waits"], -one["aggregateLag"]) for one in every]
+    assert attention == sorted(attention)
+    named = api.get("/penstock/v1/supervisors", params={**first, "search": "FLI"}).json()
+    assert [one["id"] for one in named["supervisors"]] == ["flights"]
+    assert named["sums"]["supervisors"] == 3, "a search does not change the sums"

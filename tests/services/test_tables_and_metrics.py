@@ -12,18 +12,15 @@ from urllib.parse import urlsplit
 import httpx
 import orjson
 import pytest
-from metadata_kit import open_metadata
-from places_kit import FixedPlaces
-from starlette.applications import Starlette
+from starlette.routing import BaseRoute
 
 from penstock.core.clock import SystemClock
-from penstock.core.errors import PenstockError
 from penstock.core.intervals import Interval
 from penstock.core.metrics import Sample
 from penstock.indexing.specs.rows.declared_projections import DeclaredProjections, config_name, dump
 from penstock.segments.deep_storage import DeepStore
 from penstock.segments.segment import Segment, SegmentId, ShardSpec
-from penstock.services.api.asgi import answer_error
+from penstock.services.api.asgi import application
 from penstock.services.api.router import TableRoutes
 from penstock.services.api.router_metrics import RouterMetrics
 from penstock.services.metrics_text import metrics_text
@@ -39,6 +36,9 @@ from penstock.storage.metadata import (
 )
 from penstock.testing.clock import VirtualClock
 from reference.metrics import differences
+from tests.harness.access_kit import with_token
+from tests.harness.metadata_kit import open_metadata
+from tests.services.places_kit import FixedPlaces
 
 JANUARY = Interval.parse("2013-01-01/2013-02-01")
 COLUMNS = (("__time", "timestamp"), ("n", "bigint"))
@@ -69,6 +69,10 @@ def published(store: MetadataStore, folder: Path, version: str) -> Segment:
     )
     assert store.publish(PublishRequest("t", "x", (segment.to_row(),))).ok
     return segment
+
+
+def table_routes(source: VisibleFiles, store: MetadataStore, folder: Path) -> list[BaseRoute]:
+    return TableRoutes(source, store, DeepStore(str(folder / "deep"))).routes()
 
 
 def announced(store: MetadataStore) -> None:
@@ -119,22 +123,100 @@ async def test_a_datasource_without_rows_is_known_by_its_supervisor(
     store.supervisors.put("a", {**spec, "suspended": True})
     store.supervisors.put("b", {**spec, "suspended": False})
     feeders = source.feeders("flights")
-    assert feeders == [Feeder("a", suspended=True), Feeder("b", suspended=False)]
+    assert feeders == [
+        Feeder("a", suspended=True, datasource="Flights"),
+        Feeder("b", suspended=False, datasource="Flights"),
+    ]
     assert "supervisor b exists and its first rows will follow" in reason_without_rows(
         "flights", feeders
     )
     assert "penstock supervisor resume a" in reason_without_rows("flights", feeders[:1])
     assert source.feeders("others") == []
-    application = Starlette(
-        routes=TableRoutes(source).routes(), exception_handlers={PenstockError: answer_error}
-    )
-    transport = httpx.ASGITransport(application)
+    app = application(table_routes(source, store, tmp_path), access=with_token(None))
+    transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
         answer = await client.get("/penstock/v1/datasources/Flights/files")
         assert answer.status_code == 404
         assert "will follow" in answer.json()["error"]
         answer = await client.get("/penstock/v1/datasources/others/files")
         assert "known are: none yet" in answer.json()["error"]
+
+
+@pytest.mark.anyio
+async def test_the_files_of_an_earlier_revision_are_listed(
+    store: MetadataStore, tmp_path: Path
+) -> None:
+    source = VisibleFiles(store, str(tmp_path / "deep"))
+    first = published(store, tmp_path, "v1")
+    before = store.revision()
+    second = published(store, tmp_path, "v2")
+    now = store.revision()
+    announced(store)
+    app = application(table_routes(source, store, tmp_path), access=with_token(None))
+    transport = httpx.ASGITransport(app)
+    path = "/penstock/v1/datasources/x/files"
+    async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
+
+        async def files_at(revision: int) -> list[str]:
+            answer = (await client.get(path, params={"revision": revision})).json()
+            assert answer["revision"] == revision
+            return [file["path"] for file in answer["files"]]
+
+        assert await files_at(before) == [location(first, tmp_path)]
+        assert await files_at(now) == [location(second, tmp_path)]
+        assert await files_at(0) == []
+        assert len((await client.get(path)).json()["files"]) == 2
+        store.segments.mark_unused([str(first.id)])
+        store.segments.kill([str(first.id)])
+        gone = await client.get(path, params={"revision": before})
+        assert (gone.status_code, "use revision" in gone.json()["error"]) == (404, True)
+        later = await client.get(path, params={"revision": 99})
+        assert later.status_code == 400
+        assert "there is no revision 99: the newest one is" in later.json()["error"]
+        unknown = await client.get(path.replace("/x/", "/y/"), params={"revision": now})
+        assert "known are" in unknown.json()["error"]
+
+
+@pytest.mark.anyio
+async def test_changes_after_a_revision_are_listed(store: MetadataStore, tmp_path: Path) -> None:
+    source = VisibleFiles(store, str(tmp_path / "deep"))
+    first = published(store, tmp_path, "v1")
+    before = store.revision()
+    second = published(store, tmp_path, "v2")
+    announced(store)
+    app = application(table_routes(source, store, tmp_path), access=with_token(None))
+    transport = httpx.ASGITransport(app)
+    path = "/penstock/v1/datasources/x/changes"
+    async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
+        page = (await client.get(path, params={"revision": before, "limit": 1})).json()
+        [commit] = page.pop("commits")
+        assert page == {
+            "datasource": "x",
+            "revision": store.revision(),
+            "newest": commit["revision"],
+            "next": commit["revision"],
+            "more": False,
+        }
+        assert [(one["change"], one["path"]) for one in commit["changes"]] == [
+            ("delete", location(first, tmp_path)),
+            ("insert", location(second, tmp_path)),
+        ]
+        only_now = (await client.get(path)).json()
+        assert (only_now["revision"], only_now["commits"]) == (store.revision(), [])
+        whole = (await client.get(path, params={"revision": 0, "limit": 1})).json()
+        assert (whole["next"], whole["more"], len(whole["commits"])) == (before, True, 1)
+        for wrong in ({"limit": 0}, {"revision": 99}, {"revision": "-1"}, {"revision": "x"}):
+            assert (await client.get(path, params=wrong)).status_code == 400
+        store.segments.mark_unused([str(first.id)])
+        store.segments.kill([str(first.id)])
+        gone = await client.get(path, params={"revision": before})
+        assert (gone.status_code, "use revision" in gone.json()["error"]) == (404, True)
+        nothing = (await client.get(path.replace("/x/", "/y/"), params={"revision": 0})).json()
+        assert nothing["commits"] == []
+
+
+def location(segment: Segment, folder: Path) -> str:
+    return str(folder / "deep" / str(segment.load_spec["path"]))
 
 
 @pytest.mark.anyio
@@ -148,10 +230,8 @@ async def test_a_datasource_whose_segments_are_unused_says_how_they_come_back(
     assert why_empty(source, "others") == ""
     store.segments.mark_unused([str(segment.id)])
     assert source.is_dropped("x")
-    application = Starlette(
-        routes=TableRoutes(source).routes(), exception_handlers={PenstockError: answer_error}
-    )
-    transport = httpx.ASGITransport(application)
+    app = application(table_routes(source, store, tmp_path), access=with_token(None))
+    transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
         said = (await client.get("/penstock/v1/datasources/x/files")).json()["error"]
     assert said.startswith('all segments of "x" are unused: penstock segment list x --unused')
@@ -160,7 +240,7 @@ async def test_a_datasource_whose_segments_are_unused_says_how_they_come_back(
     feeding = {"spec": {"dataSchema": {"dataSource": "x"}}, "suspended": False}
     store.supervisors.put("b", feeding)
     said = why_empty(source, "x")
-    assert "penstock supervisor status b whether its tasks wait for slots; all segm" in said
+    assert "status b or the page Supervisors whether its tasks wait for slots; all segm" in said
 
 
 def by(name: str, column: str = "n") -> dict[str, object]:
@@ -295,7 +375,18 @@ def test_a_scrape_asks_for_all_supervisors_at_once(
 
 
 def test_the_broker_tells_its_dead_threads_and_the_age_of_its_data(store: MetadataStore) -> None:
-    stats = {"unsynced": {"age_ms": 2_500, "limit_ms": 20_000}, "thread_deaths": {"retention": 2}}
+    stats = {
+        "unsynced": {"age_ms": 2_500, "limit_ms": 20_000},
+        "thread_deaths": {"retention": 2},
+        "access": {"access_denied_total": 3, "audit_lost_total_deleted": 4, "other": 5},
+        "topics": [
+            {
+                "topic_name": "t",
+                "repeated_publishes": 6,
+                "partitions": [{"partition": 1, "latest": 9, "cursors": {"copies": 7}}],
+            }
+        ],
+    }
 
     class Broker(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -326,3 +417,9 @@ def test_the_broker_tells_its_dead_threads_and_the_age_of_its_data(store: Metada
     labels = (("role", "broker"), ("thread", "retention"))
     assert found["penstock_thread_deaths_total", labels] == 2
     assert found["penstock_broker_unsynced_seconds", ()] == 2.5
+    assert found["penstock_topic_repeated_publishes_total", (("topic", "t"),)] == 6
+    of_cursor = (("topic", "t"), ("partition", "1"), ("cursor", "copies"))
+    assert found["penstock_topic_cursor_lag", of_cursor] == 2
+    assert found["penstock_broker_access_denied_total", ()] == 3
+    assert found["penstock_broker_audit_lost_total", (("reason", "deleted"),)] == 4
+    assert not any("waiting" in name or "not_written" in str(labels) for name, labels in found)

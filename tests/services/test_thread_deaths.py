@@ -19,8 +19,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from event_kit import KeptEvents
-from start_kit import Start
 
 from penstock.core import threads
 from penstock.core.clock import SystemClock
@@ -53,6 +51,9 @@ from penstock.spark.projections.projection_builder import ProjectionBuilder
 from penstock.spark.projections.projection_catalog import ProjectionCatalog
 from penstock.storage.disk import OsFileSystem
 from penstock.storage.queue.group_commit import SyncThreads
+from tests.harness.access_kit import with_token
+from tests.harness.event_kit import KeptEvents
+from tests.services.start_kit import Start
 
 LIMIT_S = 30.0
 
@@ -475,7 +476,9 @@ def _stands(_fault: Callable[[], None], stack: ExitStack, folder: Path) -> None:
 
 
 def _http(_fault: Callable[[], None], stack: ExitStack, _folder: Path) -> None:
-    server = HttpServer(application([], token=None), listen(HostPort("127.0.0.1", 0), "--http"))
+    server = HttpServer(
+        application([], access=with_token(None)), listen(HostPort("127.0.0.1", 0), "--http")
+    )
     server.start()
     stack.callback(server.stop)
     server._server.should_exit = True  # though nobody stops the server

@@ -36,9 +36,19 @@ def why_not() -> str:
 class ZooKeeperServer:
     """A server's process; it may be stopped and started again on the same data."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, certificate: Path | None = None) -> None:
         self.port = free_port()
         self.hosts = f"127.0.0.1:{self.port}"
+        self.secure_port = free_port()
+        self._tls = ""
+        if certificate is not None:  # a certificate and its key, PEM
+            self._tls = (
+                f"secureClientPort={self.secure_port}\nsecureClientPortAddress=127.0.0.1\n"
+                "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n"
+                f"ssl.keyStore.location={certificate}\nssl.keyStore.type=PEM\n"
+                f"ssl.trustStore.location={certificate}\nssl.trustStore.type=PEM\n"
+                "ssl.clientAuth=none\n"
+            )
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -50,7 +60,7 @@ class ZooKeeperServer:
         configuration.write_text(
             f"tickTime=200\ndataDir={data}\nclientPort={self.port}\n"
             "clientPortAddress=127.0.0.1\nminSessionTimeout=400\nmaxSessionTimeout=60000\n"
-            "admin.enableServer=false\n4lw.commands.whitelist=srvr\n"
+            "admin.enableServer=false\n4lw.commands.whitelist=srvr\n" + self._tls
         )
         jars = [str(jar) for pattern in PATTERNS for jar in sorted(JARS.glob(pattern))]
         main = "org.apache.zookeeper.server.ZooKeeperServerMain"
@@ -84,11 +94,11 @@ class ZooKeeperServer:
 
 
 @contextmanager
-def running_server(folder: Path) -> Iterator[ZooKeeperServer]:
+def running_server(folder: Path, certificate: Path | None = None) -> Iterator[ZooKeeperServer]:
     """Run a server; skip the test if none can be started here."""
     if reason := why_not():
         pytest.skip(reason)
-    server = ZooKeeperServer(folder)
+    server = ZooKeeperServer(folder, certificate)
     server.start()
     try:
         yield server

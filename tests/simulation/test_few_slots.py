@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from cluster_simulation.chance import Faults
-from cluster_simulation.cluster import Shape
-from cluster_simulation.run import run_seed
-from cluster_simulation.users import Wishes
+
+from tests.harness.cluster_simulation.chance import Faults
+from tests.harness.cluster_simulation.cluster import Shape
+from tests.harness.cluster_simulation.run import run_seed
+from tests.harness.cluster_simulation.users import Wishes
 
 TASK_LOCK_TIMEOUT_S = 300.0
 
@@ -24,7 +25,9 @@ QUIET = Faults(scale=0.0)
     ],
     ids=["1-quiet", "4-concurrent-quiet", "3-faults", "8-concurrent-faults"],
 )
-def test_slots_and_locks_never_wait_for_each_other(seed, concurrent, faults):
+def test_slots_and_locks_never_wait_for_each_other(
+    seed: int, concurrent: bool, faults: Faults
+) -> None:
     """Else `taskLockTimeout` would have to end it.
 
     With concurrent locks, what was appended under a REPLACE lock that was yielded once came twice.

@@ -8,12 +8,13 @@ from __future__ import annotations
 import functools
 
 import pytest
-from cluster_simulation.chance import WHIMS, Faults
-from cluster_simulation.run import Outcome, require_seed, run_seed
+
+from tests.harness.cluster_simulation.chance import USER_ACTIONS, Faults
+from tests.harness.cluster_simulation.run import Outcome, require_seed, run_seed
 
 SEEDS = range(3)
 
-# Kinds of faults and whims that came later, without which a seed is what it was.
+# Kinds of faults and user actions that came later, without which a seed is what it was.
 LATER = frozenset(
     {
         "engine slow",
@@ -49,7 +50,7 @@ ONCE_FAILED = {
     "a replica that nobody could ask showed rows of its successor again": 73,
 }
 
-ONCE_FAILED_WITH_WHIMS = {
+ONCE_FAILED_WITH_USER_ACTIONS = {
     "a task that nobody knew was stored outlived its supervisor, and was never told its end": 660,
 }
 
@@ -65,27 +66,29 @@ def first_run(seed: int) -> Outcome:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_whatever_fails_every_event_is_published_once_and_nothing_is_left(seed):
+def test_whatever_fails_every_event_is_published_once_and_nothing_is_left(seed: int) -> None:
     first_run(seed)
 
 
 @pytest.mark.parametrize("seed", ONCE_FAILED.values(), ids=ONCE_FAILED.keys())
-def test_what_failed_once(seed):
-    # Users had no whims when these failed.
-    require_seed(seed, Faults(without=LATER.union(WHIMS)))
+def test_what_failed_once(seed: int) -> None:
+    # Users had none of these actions when these failed.
+    require_seed(seed, Faults(without=LATER.union(USER_ACTIONS)))
 
 
-@pytest.mark.parametrize("seed", ONCE_FAILED_WITH_WHIMS.values(), ids=ONCE_FAILED_WITH_WHIMS.keys())
-def test_what_failed_once_when_users_had_whims(seed):
+@pytest.mark.parametrize(
+    "seed", ONCE_FAILED_WITH_USER_ACTIONS.values(), ids=ONCE_FAILED_WITH_USER_ACTIONS.keys()
+)
+def test_what_failed_once_with_user_actions(seed: int) -> None:
     require_seed(seed, Faults(without=LATER))
 
 
 @pytest.mark.parametrize("seed", ONCE_FAILED_WITH_ALL.values(), ids=ONCE_FAILED_WITH_ALL.keys())
-def test_what_failed_once_with_all_that_there_is(seed):
+def test_what_failed_once_with_all_that_there_is(seed: int) -> None:
     require_seed(seed, Faults(without=frozenset({"unforeseen errors"})))
 
 
-def test_without_faults_a_seed_is_quiet_and_the_same_each_time():
+def test_without_faults_a_seed_is_quiet_and_the_same_each_time() -> None:
     quiet = Faults(scale=0.0)
     one, other = run_seed(5, quiet), run_seed(5, quiet)
     assert not one.violation
@@ -93,7 +96,7 @@ def test_without_faults_a_seed_is_quiet_and_the_same_each_time():
     assert (one.commits, one.steps, one.story) == (other.commits, other.steps, other.story)
 
 
-def test_with_faults_a_seed_is_the_same_each_time():
+def test_with_faults_a_seed_is_the_same_each_time() -> None:
     one, other = first_run(1), run_seed(1)
     assert one.faults
     assert (one.commits, one.steps, one.faults) == (other.commits, other.steps, other.faults)

@@ -8,8 +8,9 @@ anew, or reports a failure. Afterwards nothing may be lost, doubled, stuck or le
 from __future__ import annotations
 
 import pytest
-from cluster_simulation.chance import FAULTS, Faults
-from cluster_simulation.run import Outcome, require_seed
+
+from tests.harness.cluster_simulation.chance import FAULTS, Faults
+from tests.harness.cluster_simulation.run import Outcome, require_seed
 
 ERRORS = frozenset({"unforeseen error", "no thread"})
 SAMPLE = (1, 2)

@@ -5,7 +5,6 @@ make soak ARGS="bombs --total 14"
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,9 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "kits"))
-
-import bombs_kit as bombs
+from tests.kits import bombs_kit as bombs
 
 
 class Case(NamedTuple):

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -21,35 +20,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from fault_cases_kit import DrawnCases, FaultCases
+    from tests.kits.fault_cases_kit import DrawnCases, FaultCases
 
 TESTS: Final = Path(__file__).parents[1]
-# The part, and the module that has its cases as `PAIRS`, or as what the function after the colon
-# returns.
+# The part, and the module of tests that has its cases as `PAIRS`, or as what the function after the
+# colon returns.
 PARTS: Final = {
-    "broker": "broker/broker_faults_suite",
-    "client-inside": "client/test_client_faults:insides",
-    "locks": "indexing/lock_faults_suite",
-    "task-queue": "indexing/task_queue_faults_suite",
-    "supervisor": "indexing/supervisor_faults_suite",
-    "worker": "indexing/worker_faults_suite",
-    "content": "storage/test_content_faults",
-    "disk-queue": "storage/test_diskqueue_faults",
-    "journal": "storage/test_journal_faults",
-    "metadata": "storage/test_metadata_faults",
-    "queue": "flow/test_queue_faults",
-    "repository": "flow/test_repository_faults",
-    "session": "flow/test_session_faults",
-    "allocator": "indexing/allocator_faults_suite",
-    "allocator-one": "indexing/allocator_faults_suite:singles",
-    "allocator-inside": "indexing/allocator_faults_suite:insides",
-    "locks-one": "indexing/lock_faults_suite:singles",
-    "task-queue-one": "indexing/task_queue_faults_suite:singles",
-    "task-queue-inside": "indexing/task_queue_faults_suite:insides",
-    "supervisor-one": "indexing/supervisor_faults_suite:singles",
-    "supervisor-inside": "indexing/supervisor_faults_suite:insides",
-    "worker-one": "indexing/worker_faults_suite:singles",
-    "worker-inside": "indexing/worker_faults_suite:insides",
+    "broker": "broker.broker_faults_suite",
+    "client-inside": "client.test_client_faults:insides",
+    "locks": "indexing.lock_faults_suite",
+    "task-queue": "indexing.task_queue_faults_suite",
+    "supervisor": "indexing.supervisor_faults_suite",
+    "worker": "indexing.worker_faults_suite",
+    "content": "storage.test_content_faults",
+    "disk-queue": "storage.test_diskqueue_faults",
+    "journal": "storage.test_journal_faults",
+    "metadata": "storage.test_metadata_faults",
+    "queue": "flow.test_queue_faults",
+    "repository": "flow.test_repository_faults",
+    "session": "flow.test_session_faults",
+    "allocator": "indexing.allocator_faults_suite",
+    "allocator-one": "indexing.allocator_faults_suite:singles",
+    "allocator-inside": "indexing.allocator_faults_suite:insides",
+    "locks-one": "indexing.lock_faults_suite:singles",
+    "task-queue-one": "indexing.task_queue_faults_suite:singles",
+    "task-queue-inside": "indexing.task_queue_faults_suite:insides",
+    "supervisor-one": "indexing.supervisor_faults_suite:singles",
+    "supervisor-inside": "indexing.supervisor_faults_suite:insides",
+    "worker-one": "indexing.worker_faults_suite:singles",
+    "worker-inside": "indexing.worker_faults_suite:insides",
 }
 # All suites of this module.
 FAULT_SUITES: Final = tuple(f"faults-{part}" for part in PARTS)
@@ -75,11 +74,7 @@ class PartSuite:
 @contextmanager
 def faults(suite: str) -> Iterator[PartSuite]:
     """Give what runs the cases of the part of a suite."""
-    folder, _, module = PARTS[suite.removeprefix("faults-")].rpartition("/")
-    for path in (TESTS / "kits", TESTS / "harness", TESTS / folder):
-        if str(path) not in sys.path:
-            sys.path.insert(0, str(path))
+    module, _, function = PARTS[suite.removeprefix("faults-")].partition(":")
     logging.disable(logging.CRITICAL)  # each fault is logged
-    stem, _, function = module.partition(":")
-    found = importlib.import_module(stem)
+    found = importlib.import_module(f"tests.{module}")
     yield PartSuite(getattr(found, function)() if function else found.PAIRS)

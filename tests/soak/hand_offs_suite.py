@@ -14,9 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "kits"))
-
-from soak_samples_kit import counts_of
+from tests.kits.soak_samples_kit import counts_of
 
 TEST: Final = Path(__file__).parent.parent / "system" / "test_soak.py"
 _FAILURE_CHARACTERS_MAX: Final = 4_000

@@ -5,15 +5,11 @@ make soak ARGS="simulation --total 1000"
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "harness"))
-
-from cluster_simulation.run import run_seed
+from tests.harness.cluster_simulation.run import run_seed
 
 
 def _run(seeds: range) -> tuple[list[str], dict[str, int]]:

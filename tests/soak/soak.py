@@ -5,7 +5,8 @@
 
 A suite is a function that runs numbered cases and returns the failures. Cases are run in blocks;
 after each block, a line is added to `record.jsonl`: commit, tree of the sources, suite, seeds and
-result. A run goes on behind the last seed that the record has of the suite for these sources.
+result. A run goes on behind the last seed that the record has of the suite for these sources, which
+are all of `src` unless `SOURCES` names a part of it.
 To add a suite, write such a function and put it into `SUITES`. `faults` is all suites `faults-...`
 in turn, each with all of its cases unless `--total` is given.
 """
@@ -13,6 +14,7 @@ in turn, each with all of its cases unless `--total` is given.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib
 import json
 import os
@@ -25,14 +27,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from faults_suite import FAULT_SUITES
+from tests.soak.faults_suite import FAULT_SUITES
 
 HERE: Final = Path(__file__).parent
 RECORD: Final = HERE / "record.jsonl"
 # Runs the cases of a block; returns failures, and counts that are worth a line in the record.
 Block = Callable[[range], tuple[list[str], dict[str, int]]]
-# Names of modules and of functions in them that give a `Block`; seeds of one block. The functions
-# of `FAULT_SUITES` take the name of the suite.
+# Names of modules of this folder and of functions in them that give a `Block`; seeds of one block.
+# The functions of `FAULT_SUITES` take the name of the suite.
 SUITES: Final = {
     "sql-wall": ("sql_wall_suite", "sql_wall", 1_000),
     "sql-plan": ("sql_wall_suite", "sql_plan", 1_000),
@@ -42,11 +44,27 @@ SUITES: Final = {
     "sql-flow-plan": ("sql_wall_suite", "sql_flow_plan", 1_000),
     "sql-expression": ("sql_wall_suite", "sql_expression", 1_000),
     "sql-expression-plan": ("sql_wall_suite", "sql_expression_plan", 1_000),
+    "fast-path": ("fast_path_suite", "fast_path", 500),
+    "open-tables": ("open_tables_suite", "open_tables", 100),
+    "open-tables-kills": ("open_tables_kills_suite", "open_tables_kills", 40),
     "hand-offs": ("hand_offs_suite", "hand_offs", 30),
+    "spark-sink": ("spark_sink_suite", "spark_sink", 100),
     "properties": ("properties_suite", "properties", 1),
     "bombs": ("bombs_suite", "suite", 10),
     "simulation": ("simulation_suite", "simulation", 50),
     **dict.fromkeys(FAULT_SUITES, ("faults_suite", "faults", 2_000)),
+}
+# What a suite runs, if it is not all of `src`.
+SOURCES: Final = {
+    # The compiler, the engine, the text that Spark receives, and the view that it reads.
+    "fast-path": (
+        "src/penstock/core/sql",
+        "src/penstock/fastpath",
+        "src/penstock/spark/ddl.py",
+        "src/penstock/spark/sql_guard.py",
+        "src/penstock/spark/tables",
+        "src/penstock/spark/views.py",
+    ),
 }
 ALL_FAULTS: Final = "faults"
 TOTAL: Final = 100_000  # of a suite without an end
@@ -78,10 +96,12 @@ def run_suite(suite: str, total: int | None, until: float, record: Path) -> bool
         record: The file to which a line is added for each block.
     """
     module, function, size = SUITES[suite]
-    sys.path.insert(0, str(HERE))
     make: Callable[..., AbstractContextManager[Block]]
-    make = getattr(importlib.import_module(module), function)
-    sources = _git("rev-parse", "HEAD:src")
+    make = getattr(importlib.import_module(f"tests.soak.{module}"), function)
+    places = SOURCES.get(suite, ("src",))
+    sources = _git("rev-parse", *(f"HEAD:{place}" for place in places))
+    if len(places) > 1:
+        sources = hashlib.sha1(sources.encode(), usedforsecurity=False).hexdigest()
     done = max((one["seeds"][1] for one in _lines(record, suite, sources)), default=0)
     failed = False
     with make(suite) if suite in FAULT_SUITES else make() as run:
@@ -96,7 +116,7 @@ def run_suite(suite: str, total: int | None, until: float, record: Path) -> bool
                 "at": datetime.now(UTC).isoformat(timespec="seconds"),
                 "commit": _git("rev-parse", "--short=12", "HEAD"),
                 "src": sources,
-                "changed": bool(_git("status", "--porcelain", "--", "src")),
+                "changed": bool(_git("status", "--porcelain", "--", *places)),
                 "suite": suite,
                 "seeds": [seeds.start, seeds.stop],
                 "of": end,

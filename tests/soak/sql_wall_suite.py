@@ -8,7 +8,6 @@ which checks no texts, so that all that is held back is held back by the check o
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -17,9 +16,10 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "fuzz"))
-
-from sql_canaries_kit import (
+from penstock.core.clock import SystemClock
+from penstock.spark.connect.spark_server import SparkServer, SparkServerOptions
+from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
+from tests.fuzz.sql_canaries_kit import (
     VARIABLE,
     changes,
     new_secret,
@@ -27,10 +27,6 @@ from sql_canaries_kit import (
     watching,
     without_text_check,
 )
-
-from penstock.core.clock import SystemClock
-from penstock.spark.connect.spark_server import SparkServer, SparkServerOptions
-from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
 
 THREADS = 3
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from call_faults_kit import FAULTS, Faults
-from fault_cases_kit import FaultCases, FaultPlan
-from faults_suite import PARTS, TESTS
+
+from tests.harness.call_faults_kit import FAULTS, Faults
+from tests.kits.fault_cases_kit import FaultCases, FaultPlan
+from tests.soak.faults_suite import PARTS, TESTS
 
 
 class Undo:
@@ -104,7 +105,8 @@ def test_files_that_nobody_closed_are_known() -> None:
 @pytest.mark.parametrize("part", PARTS)
 def test_the_module_of_each_part_exists(part: str) -> None:
     module, _, function = PARTS[part].partition(":")
-    text = Path(TESTS, f"{module}.py").read_text(encoding="utf-8")
+    path = TESTS / module.replace(".", "/")
+    text = path.with_suffix(".py").read_text(encoding="utf-8")
     assert re.search(rf"^(def )?(.*, )?{function or 'PAIRS'}( = |\(|, .* = )", text, re.MULTILINE)
 
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-import soak
+from tests.soak import soak
 
 
 class Runner:
@@ -30,8 +30,7 @@ class Runner:
         self._patch = monkeypatch
         monkeypatch.setattr(soak, "_git", self._git)
         monkeypatch.setitem(soak.SUITES, "fake", ("fake_suite", "fake", 10))
-        monkeypatch.setitem(sys.modules, "fake_suite", SimpleNamespace(fake=self._fake))
-        monkeypatch.setattr(sys, "path", [*sys.path])
+        monkeypatch.setitem(sys.modules, "tests.soak.fake_suite", SimpleNamespace(fake=self._fake))
 
     def __call__(self, *arguments: str, suite: str = "fake") -> int:
         self.ran.clear()
@@ -145,3 +144,25 @@ def test_no_block_begins_after_the_time(runner: Runner) -> None:
     assert runner("--total", "20", "--seconds", "0") == 0
     assert runner.ran == []
     assert not runner.record.exists()
+
+
+def test_a_suite_of_some_sources_goes_on_after_others_changed(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record has a digest of all trees that the suite names, and asks for their changes."""
+    asked: list[tuple[str, ...]] = []
+    trees = {"HEAD:src/one": "tree1", "HEAD:src/two": "tree2"}
+
+    def git(*arguments: str) -> str:
+        asked.append(arguments)
+        return "\n".join(trees[one] for one in arguments if one in trees)
+
+    monkeypatch.setattr(soak, "_git", git)
+    monkeypatch.setitem(soak.SOURCES, "fake", ("src/one", "src/two"))
+    runner("--total", "10")
+    assert ("status", "--porcelain", "--", "src/one", "src/two") in asked
+    runner("--total", "20")
+    assert runner.ran == [range(10, 20)]
+    trees["HEAD:src/two"] = "tree3"
+    runner("--total", "20")
+    assert runner.ran == [range(10), range(10, 20)]

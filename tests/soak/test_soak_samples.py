@@ -6,11 +6,12 @@ import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from soak_samples_kit import (
+
+from tests.kits.soak_samples_kit import (
     FILES_PER_HAND_OFF,
     LASTING,
     ROWS_PER_HAND_OFF,
@@ -44,18 +45,17 @@ def steady(minute: int) -> Sample:
 def process(kind: str, per_minute: int) -> Change:
     def change(one: Sample) -> Sample:
         use = one.processes["worker"]
-        more = {kind: getattr(use, kind) + per_minute * one.handoffs}
-        return replace(one, processes={**one.processes, "worker": replace(use, **more)})
+        more = {**asdict(use), kind: getattr(use, kind) + per_minute * one.handoffs}
+        return replace(one, processes={**one.processes, "worker": Use(**more)})
 
     return change
 
 
 def held(kind: str, name: str, per_minute: int) -> Change:
     def change(one: Sample) -> Sample:
-        found = dict(getattr(one, kind))
-        return replace(
-            one, **{kind: {**found, name: found.get(name, 0) + per_minute * one.handoffs}}
-        )
+        found: dict[str, int] = getattr(one, kind)
+        found = {**found, name: found.get(name, 0) + per_minute * one.handoffs}
+        return replace(one, files=found) if kind == "files" else replace(one, rows=found)
 
     return change
 

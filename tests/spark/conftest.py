@@ -7,20 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from data_folder_kit import DataFolder
-from postgres_server_kit import require_binaries
-from reading_database_kit import ReadDatabase, running_database
-from s3_server_kit import kept_port, s3_environment
-from servers_kit import Served, running_broker
-from spark_server_kit import start_server
 
 from penstock.indexing.engine import TopicRange
-from penstock.services.api.router import TableRoutes
 from penstock.spark import register
 from penstock.spark.connect.spark_server import SparkServer
 from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
 from penstock.spark.spark_engine import SparkEngine
 from penstock.storage.queue.disk_queue import DiskQueue
+from tests.kits.s3_server_kit import kept_port, s3_environment
+from tests.kits.spark_server_kit import start_server
+from tests.spark.data_folder_kit import DataFolder
+from tests.spark.servers_kit import Served, running_broker
+from tests.storage.postgres_server_kit import require_binaries
+from tests.storage.reading_database_kit import ReadDatabase, running_database
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,7 +97,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DataFolder]:
 @pytest.fixture(scope="session")
 def router_url(data: DataFolder) -> Iterator[str]:
     """A router that tells the files of `data`."""
-    with Served(TableRoutes(data.source).routes()) as served:
+    with Served(data.routes()) as served:
         yield served.url
 
 

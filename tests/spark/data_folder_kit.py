@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from starlette.routing import BaseRoute
 
 from penstock.core.intervals import Interval, parse_time
 from penstock.segments.deep_storage import DeepStore
 from penstock.segments.segment import Segment, SegmentId, ShardSpec
+from penstock.services.api.router import TableRoutes
 from penstock.spark.tables.visible_files import VisibleFiles
 from penstock.spark.topic.row_shape import TIME_TYPE
 from penstock.storage.metadata import AnnouncedFile, MetadataStore, PublishRequest, TaskRow
@@ -102,6 +104,10 @@ class DataFolder:
             files.append(AnnouncedFile(str(path), interval, rows.num_rows, payload))
         assert self.store.announce(task, datasource, f"sequence-{self._number}", files)
         return paths
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the router's routes of files."""
+        return TableRoutes(self.source, self.store, DeepStore(self.deep_storage)).routes()
 
     def close(self) -> None:
         self.store.close()

@@ -17,6 +17,7 @@ from penstock.services.api.asgi import application
 from penstock.services.host.process import listen
 from penstock.services.http_server import HttpServer
 from penstock.services.options.option_values import HostPort
+from tests.harness.access_kit import rules_with, with_token
 
 
 class Served:
@@ -24,7 +25,9 @@ class Served:
 
     def __init__(self, routes: Sequence[BaseRoute], token: str | None = None) -> None:
         listener = listen(HostPort("127.0.0.1", 0), "--http")
-        self._server = HttpServer(application(routes, token=token), listener)
+        self._server = HttpServer(
+            application(routes, access=with_token(token), rules=rules_with(routes)), listener
+        )
         self.url = f"http://127.0.0.1:{self._server.port}"
 
     def __enter__(self) -> Self:

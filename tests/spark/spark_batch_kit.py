@@ -25,6 +25,7 @@ from penstock.indexing.specs.input_formats import InputFormat
 from penstock.indexing.specs.inputs import InputSource
 from penstock.segments.deep_storage import DeepStore
 from penstock.spark.schema_columns import metric_names
+from tests.kits.this_host_kit import this_host_listed
 
 JSON: Mapping[str, JsonValue] = {"type": "json"}
 # Of the rows of `lines`.
@@ -87,7 +88,10 @@ def served(reply: Callable[[Asked], Reply]) -> Iterator[Served]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             """Say nothing."""
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with (
+        this_host_listed(),
+        http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server,
+    ):
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:

@@ -6,9 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from data_folder_kit import JANUARY
-
-from conftest import MakeTopic
 from penstock.core.intervals import Interval
 from penstock.indexing.engine import (
     DataFile,
@@ -22,6 +19,8 @@ from penstock.indexing.specs import DataSchema
 from penstock.indexing.specs.input_formats import CsvFormat, TsvFormat
 from penstock.indexing.specs.rows.stream_formats import KafkaFormat
 from penstock.spark.spark_engine import SparkEngine
+from tests.spark.conftest import MakeTopic
+from tests.spark.data_folder_kit import JANUARY
 
 
 def persist_request(

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pydantic import JsonValue, TypeAdapter
-from spark_batch_kit import JSON, inline, local, request, rows_of
 
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.indexing.batch.batch_engine import ExternalInput
@@ -27,6 +26,8 @@ from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.batch.spark_batch_engine import SparkBatchEngine
 from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
 from penstock.spark.topic.row_shape import TimeField
+from tests.kits.this_host_kit import this_host_listed
+from tests.spark.spark_batch_kit import JSON, inline, local, request, rows_of
 
 pytestmark = pytest.mark.spark
 
@@ -38,6 +39,13 @@ PARTS: dict[str, JsonValue] = {
 }
 GOOD = b'{"at":"2013-01-01","name":"a","size":1}\n'
 PACKED = gzip.compress(GOOD * 1000, mtime=0)
+
+
+@pytest.fixture(autouse=True)
+def servers_of_this_host() -> Iterator[None]:
+    """Allow servers of tests."""
+    with this_host_listed():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +68,12 @@ def batch(sessions: SparkSessions) -> Iterator[SparkBatchEngine]:
         ("text.parquet", GOOD, PARQUET, r"text\.parquet.*format"),
         ("text.orc", GOOD, ORC, r"text\.orc.*format"),
         ("twice.csv", b"at,a,a\n1,2,3\n", CSV, r"twice\.csv:1: the header has 'a' twice"),
+        (
+            "latin.csv",
+            b"at,Stra\xdfe\n1,2\n",
+            CSV,
+            r"latin\.csv:1: the header is not UTF-8: .* at byte 7: .* iconv -f ISO-8859-1 -t UTF-8",
+        ),
     ],
 )
 def test_files_that_cannot_be_read_are_named(
@@ -130,7 +144,9 @@ def test_a_variable_that_is_not_set_is_told_with_its_place_and_the_mend(tmp_path
     ):
         found: InputSource = TypeAdapter(InputSource).validate_python(wanted)
         finder = FileFinder(TimeField("at"), tmp_path, SparkBatchOptions(), lambda: None)
-        with pytest.raises(InvalidRequest, match=r"penstock up.*worker.*default") as told:
+        with pytest.raises(
+            InvalidRequest, match=r"PENSTOCK_INPUT_SHOP is not set where this runs.*secret://NAME"
+        ) as told:
             finder.find(ExternalInput(found, format_))
         assert told.value.place == f"inputSource.{field}"
 

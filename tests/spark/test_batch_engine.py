@@ -32,6 +32,7 @@ from penstock.indexing.batch.batch_engine import (
     SegmentInput,
     SqlInput,
     Unparseable,
+    WorkDone,
 )
 from penstock.indexing.engine import EngineFailure, RowCounts
 from penstock.indexing.specs import DataSchema, parse_data_schema
@@ -41,6 +42,7 @@ from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.batch.spark_batch_engine import SparkBatchEngine
 from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
 from penstock.spark.schema_columns import metric_names
+from tests.kits.this_host_kit import this_host_listed
 
 pytestmark = pytest.mark.spark
 
@@ -48,6 +50,13 @@ JANUARY = Interval.parse("2013-01-01/2013-02-01")
 FEBRUARY = Interval.parse("2013-02-01/2013-03-01")
 JSON = {"type": "json"}
 Row = dict[str, object]
+
+
+@pytest.fixture(autouse=True)
+def servers_of_this_host() -> Iterator[None]:
+    """Allow servers of tests."""
+    with this_host_listed():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -527,12 +536,26 @@ def test_a_call_for_a_task_that_was_cancelled_just_before_it_never_begins(tmp_pa
     engine.close()
 
 
+def test_progress_has_the_rows_and_files_that_were_read(
+    batch: SparkBatchEngine, tmp_path: Path
+) -> None:
+    paths = [tmp_path / f"{name}.json" for name in range(3)]
+    for path in paths:
+        path.write_text("\n".join(many(500)))
+    reports: list[WorkDone] = []
+    batch.write(request(tmp_path, local(*paths)), reports.append)
+    assert reports, "Spark reports at least once"
+    for before, after in itertools.pairwise([WorkDone(), *reports]):
+        assert before.rows <= after.rows <= 1_500
+        assert before.files <= after.files <= after.files_total == 3
+
+
 def test_a_cancelled_call_fails(batch: SparkBatchEngine, tmp_path: Path) -> None:
     schema = make_schema({"transformSpec": {"filter": {"type": "true"}}})
     cancelled = threading.Event()
 
-    def progress(done: int, total: int) -> None:
-        assert done <= total
+    def progress(done: WorkDone) -> None:
+        assert done.parts <= done.parts_total
         batch.cancel("mine")
         cancelled.set()
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from pydantic import JsonValue
-from spark_batch_kit import inline, request, rows_of
 
 from penstock.spark.batch.spark_batch_engine import SparkBatchEngine
 from penstock.spark.connect.spark_sessions import SparkSessions
+from tests.spark.spark_batch_kit import inline, request, rows_of
 
 pytestmark = pytest.mark.spark
 

@@ -11,8 +11,6 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from pydantic import JsonValue, TypeAdapter
-from spark_batch_kit import Asked, Reply, served
-from table_kit import GivenTables
 
 from penstock.core.errors import PenstockError
 from penstock.core.intervals import Interval
@@ -35,6 +33,9 @@ from penstock.spark.batch.input.http_files import fetch
 from penstock.spark.batch.spark_batch_engine import SparkBatchEngine
 from penstock.spark.connect.spark_sessions import SparkSessions
 from penstock.spark.tables import TableFile, Tables
+from tests.kits.this_host_kit import this_host_listed
+from tests.spark.spark_batch_kit import Asked, Reply, served
+from tests.spark.table_kit import GivenTables
 
 pytestmark = pytest.mark.spark
 
@@ -46,6 +47,13 @@ ENDLESS = (
 )
 JANUARY = "__time >= TIMESTAMP '2013-01-01' AND __time < TIMESTAMP '2013-02-01'"
 ROWS = b'{"at":"2013-01-01","name":"a","size":1}\n{"at":"2013-01-02","name":"b_%","size":2}\n'
+
+
+@pytest.fixture(autouse=True)
+def servers_of_this_host() -> Iterator[None]:
+    """Allow servers of tests."""
+    with this_host_listed():
+        yield
 
 
 def write(

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from pydantic import JsonValue
-from spark_batch_kit import inline, request, rows_of
 
 from penstock.core.intervals import Interval
 from penstock.indexing.batch.batch_engine import BatchResult, Partitioning, SegmentInput
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.batch.spark_batch_engine import SparkBatchEngine
 from penstock.spark.connect.spark_sessions import SparkSessions
+from tests.spark.spark_batch_kit import inline, request, rows_of
 
 pytestmark = pytest.mark.spark
 

@@ -20,6 +20,7 @@ from penstock.segments.deep_storage import DeepStore
 from penstock.spark.batch.final_files import BatchTarget, finalize
 from penstock.spark.batch.input.file_finder import FileFinder
 from penstock.spark.batch.options import SparkBatchOptions
+from penstock.spark.chunk_files import FileForm
 from penstock.spark.topic.row_shape import TimeField
 
 
@@ -114,7 +115,9 @@ def test_a_worker_makes_no_deep_storage_whose_disk_is_gone(tmp_path: Path) -> No
     root = tmp_path / "disk" / "deep"
     folder = DeepStore(str(root)).attempt_folder("wikipedia", "task", "first")
     rows = pa.table({"__time": pa.array([0], pa.timestamp("us", "UTC")), "n": [1]})
-    target = BatchTarget(folder, Granularity.parse("day"), ("__time", "n"), ("__time",), 1)
+    target = BatchTarget(
+        folder, Granularity.parse("day"), ("__time", "n"), FileForm(1, ("__time",))
+    )
     with pytest.raises(StorageUnavailable, match=f"{root} is missing: mount it"):
         target.write(rows, 0)
     assert not root.parent.exists()

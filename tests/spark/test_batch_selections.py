@@ -13,8 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pydantic import JsonValue, TypeAdapter
-from spark_batch_kit import Reply, external, inline, local, request, rows_of, served
-from sql_places_kit import without_text_checks
 
 from penstock.core.errors import PenstockError
 from penstock.core.intervals import Interval
@@ -24,6 +22,9 @@ from penstock.indexing.specs import Filter
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.batch.spark_batch_engine import SparkBatchEngine
 from penstock.spark.connect.spark_sessions import SparkSessions
+from penstock.storage.secrets.secret_sources import Secrets
+from tests.fuzz.sql_places_kit import without_text_checks
+from tests.spark.spark_batch_kit import Reply, external, inline, local, request, rows_of, served
 
 pytestmark = pytest.mark.spark
 
@@ -37,8 +38,8 @@ START_MS = 1_356_998_400_000  # 2013-01-01
 
 @pytest.fixture(scope="module")
 def batch(sessions: SparkSessions) -> Iterator[SparkBatchEngine]:
-    environment = {"PENSTOCK_INPUT_SECRET": "open sesame"}
-    engine = SparkBatchEngine(sessions, SparkBatchOptions(environment=environment))
+    secrets = Secrets(variables={"PENSTOCK_INPUT_SECRET": "open sesame"})
+    engine = SparkBatchEngine(sessions, SparkBatchOptions(secrets=secrets))
     yield engine
     engine.close()
 

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
-from s3_server_kit import s3_bucket
-from spark_batch_kit import PARTS, external, lines, local, orphans, request
 
+from penstock.core.clock import SystemClock
 from penstock.segments.deep_storage import DeepStore
+from penstock.segments.remote_files import RemoteFiles
+from penstock.segments.segment_cache import NotCached, SegmentCache, StoredFile
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.batch.spark_batch_engine import SparkBatchEngine
 from penstock.spark.connect.spark_sessions import SparkSessions
+from tests.kits.s3_server_kit import s3_bucket
+from tests.spark.spark_batch_kit import PARTS, external, lines, local, orphans, request
 
 if TYPE_CHECKING:
     import s3fs
@@ -62,6 +65,28 @@ def test_inputs_and_segments_in_a_bucket(
     second = kept[len(kept) // 2 :]
     assert orphans(store, second) == sorted(kept[: len(kept) // 2])
     assert orphans(store, kept) == []
+
+
+def test_files_of_a_bucket_are_copied_whole(s3: s3fs.S3FileSystem, tmp_path: Path) -> None:
+    content = b"PAR1" + bytes(20 << 20) + b"PAR1"
+    s3.pipe_file("lake/cached/a b/part.parquet", content)
+    file = StoredFile("s3://lake/cached/a b/part.parquet", len(content))
+    files = RemoteFiles("s3://lake/cached")
+    cache = SegmentCache(
+        *(tmp_path, 32 << 20, "s3://lake/cached", files, lambda: (), SystemClock()),
+    )
+    cache.start()
+    try:
+        with cache.leased([file], lambda: None, float("inf")):
+            assert Path(cache.path_of(file) or "").read_bytes() == content
+        missing = StoredFile("s3://lake/cached/none.parquet", 5)
+        with (
+            pytest.raises(NotCached, match="store"),
+            cache.leased([missing], lambda: None, float("inf")),
+        ):
+            pass
+    finally:
+        cache.stop()
 
 
 def test_files_of_a_url_of_this_host(batch: SparkBatchEngine, tmp_path: Path) -> None:

@@ -9,9 +9,6 @@ from pathlib import Path
 import orjson
 import pytest
 from pydantic import JsonValue, TypeAdapter
-from reading_database_kit import PASSWORD, ReadDatabase
-from spark_batch_kit import JSON, external, request, rows_of
-from table_kit import GivenTables
 
 from penstock.indexing.batch.batch_engine import (
     BatchRequest,
@@ -26,6 +23,11 @@ from penstock.indexing.specs.inputs import InputSource
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.batch.spark_batch_engine import SparkBatchEngine
 from penstock.spark.connect.spark_sessions import SparkSessions
+from penstock.storage.secrets.secret_sources import Secrets
+from tests.kits.this_host_kit import this_host_listed
+from tests.spark.spark_batch_kit import JSON, external, request, rows_of
+from tests.spark.table_kit import GivenTables
+from tests.storage.reading_database_kit import PASSWORD, ReadDatabase
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
@@ -37,9 +39,16 @@ SALES = (
 )
 
 
+@pytest.fixture(autouse=True)
+def servers_of_this_host() -> Iterator[None]:
+    """Allow servers of tests."""
+    with this_host_listed():
+        yield
+
+
 @pytest.fixture
 def engine(sessions: SparkSessions) -> Iterator[SparkBatchEngine]:
-    options = SparkBatchOptions(environment={"PENSTOCK_INPUT_SHOP": PASSWORD})
+    options = SparkBatchOptions(secrets=Secrets(variables={"PENSTOCK_INPUT_SHOP": PASSWORD}))
     made = SparkBatchEngine(sessions, options, GivenTables())
     yield made
     made.close()

@@ -23,17 +23,25 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import JsonValue, TypeAdapter
-from reading_database_kit import PASSWORD, ReadDatabase
 
 from penstock.core.errors import InvalidRequest, NotFound
 from penstock.indexing.engine import InputUnavailable
 from penstock.indexing.specs.sources.databases import DatabaseInput
 from penstock.spark.batch.input.columnar import FOUND_AS
 from penstock.spark.batch.input.database_rows import fetch_rows
+from tests.kits.this_host_kit import this_host_listed
+from tests.storage.reading_database_kit import PASSWORD, ReadDatabase
 
 pytestmark = pytest.mark.postgres
 
 MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def servers_of_this_host() -> Iterator[None]:
+    """Allow servers of tests."""
+    with this_host_listed():
+        yield
 
 
 def nothing() -> None:
@@ -449,8 +457,11 @@ def reader_of(database: ReadDatabase, sql: str, folder: Path) -> list[str]:
 import resource, sys
 from pathlib import Path
 import orjson, pyarrow.parquet as pq, pyarrow.csv, psycopg
+from penstock.core.guarded_connections import NETWORK_GUARD
+from penstock.core.network_guard import NetworkGuard
 from penstock.indexing.specs.sources.databases import DatabaseInput
 from penstock.spark.batch.input.database_rows import fetch_rows
+NETWORK_GUARD.set(NetworkGuard.of(["localhost:*"]))
 wanted = DatabaseInput.model_validate(orjson.loads(sys.argv[1]))
 password = wanted.database.connector_config.password
 new_file = lambda name: Path(sys.argv[2]) / name

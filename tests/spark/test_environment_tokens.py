@@ -15,6 +15,7 @@ from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSess
 from penstock.spark.flow.service_spark import SERVICE_SPARK
 from penstock.spark.flow.sql import SparkSQL
 from penstock.testing.flow import ProcessorRunner
+from tests.kits.this_host_kit import this_host_listed
 
 TOKEN = "Bearer hush"
 
@@ -52,7 +53,8 @@ def listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[Listener]:
     port = server.add_secure_port("localhost:0", grpc.local_server_credentials())
     server.start()
     service.address = f"sc://localhost:{port}"
-    yield service
+    with this_host_listed():
+        yield service
     server.stop(None).wait()
 
 

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fold_kit import LONGS, METRICS, SMALL, TEXTS, Row, as_read, messages, metric, rolling_schema
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from conftest import MakeTopic
 from penstock.core.intervals import Interval
 from penstock.indexing.engine import MergeRequest, PersistRequest, PersistResult, TopicRange
 from penstock.indexing.specs import DataSchema
@@ -28,6 +26,18 @@ from penstock.spark.rollup import fold_of
 from penstock.spark.row_chunks import TimeLimits
 from penstock.spark.schema_columns import folded_columns
 from penstock.spark.spark_engine import SparkEngine, SparkEngineOptions
+from tests.spark.conftest import MakeTopic
+from tests.spark.fold_kit import (
+    LONGS,
+    METRICS,
+    SMALL,
+    TEXTS,
+    Row,
+    as_read,
+    messages,
+    metric,
+    rolling_schema,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import bombs_kit as bombs
 import numpy as np
 import orjson
 import pyarrow as pa
@@ -27,6 +26,7 @@ from penstock.spark.batch.input.dimension_discovery import found_one_by_one
 from penstock.spark.batch.input.file_splits import InputFile, Source, Split
 from penstock.spark.topic import coerce, parse
 from penstock.spark.topic.row_shape import FieldType, RowShape, TimeField
+from tests.kits import bombs_kit as bombs
 
 LONG = "longer than 8388608 bytes"
 

@@ -10,7 +10,6 @@ import orjson
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from kafka_kit import MockCluster, mock_cluster
 
 from penstock.core.clock import SystemClock
 from penstock.core.intervals import parse_time
@@ -28,6 +27,8 @@ from penstock.indexing.source.kafka import KafkaSupplier
 from penstock.indexing.specs import DataSchema, parse_data_schema
 from penstock.spark.connect.spark_sessions import SparkSessions, translate
 from penstock.spark.spark_engine import SparkEngine, SparkEngineOptions
+from penstock.storage.secrets.secret_sources import Secrets
+from tests.broker.kafka_kit import MockCluster, mock_cluster
 
 pytestmark = pytest.mark.spark
 
@@ -56,7 +57,7 @@ def flight(n: int) -> bytes:
 
 def supplier(cluster: MockCluster, topic: str = "flights") -> KafkaSupplier:
     given = kafka_settings.checked(cluster.properties)
-    return KafkaSupplier(KafkaClients(), SystemClock(), topic, given, {})
+    return KafkaSupplier(KafkaClients(), SystemClock(), topic, given, Secrets())
 
 
 def everything(cluster: MockCluster) -> tuple[StreamRange, ...]:

@@ -14,18 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from held_file_kit import HeldFile, held_file
 from pyspark.sql.connect.shell.progress import StageInfo
-from spark_batch_kit import PARTS, external, lines, local, orphans, request, rows_of
-from spark_server_kit import server_options
-from test_spark_lost import Gate, check, in_background, messages
-from test_spark_lost import request as persist_request
 
-from conftest import MakeTopic
 from penstock.core.clock import SystemClock
 from penstock.indexing.batch.batch_engine import BatchRequest, CombinedInput
 from penstock.indexing.engine import EngineUnavailable
 from penstock.segments.deep_storage import DeepStore
+from penstock.spark.batch.input import file_finder
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.batch.spark_batch_engine import SparkBatchEngine
 from penstock.spark.connect.running_calls import RunningCall
@@ -33,6 +28,12 @@ from penstock.spark.connect.spark_server import SparkServer, SparkServerOptions
 from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
 from penstock.spark.connect.unstoppable_work import stuck_reason
 from penstock.spark.spark_engine import SparkEngine
+from tests.client.held_file_kit import HeldFile, held_file
+from tests.kits.spark_server_kit import server_options
+from tests.spark.conftest import MakeTopic
+from tests.spark.spark_batch_kit import PARTS, external, lines, local, orphans, request, rows_of
+from tests.spark.test_spark_lost import Gate, check, in_background, messages
+from tests.spark.test_spark_lost import request as persist_request
 
 # Spark is started three times and used cold twice: minutes on a machine that is busy.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -45,7 +46,9 @@ UNSTOPPABLE = (
 
 
 @pytest.fixture
-def file() -> Iterator[HeldFile]:
+def file(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldFile]:
+    """A file that a worker waits for. Users may not name its scheme; workers can open it."""
+    monkeypatch.setattr(file_finder, "check_readable", lambda *_: None)
     with held_file(lines(500)) as made:
         yield made
 

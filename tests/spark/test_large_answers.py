@@ -15,9 +15,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from event_kit import KeptEvents
-from spark_server_kit import start_server
-from test_spark_sql import FixedTables
 
 from penstock.broker.http_server.guard import HttpGuard
 from penstock.core.clock import SystemClock
@@ -35,6 +32,10 @@ from penstock.spark.sql import fetcher
 from penstock.spark.sql.answer_files import AnswerFolder, SpilledRows, SpillTarget
 from penstock.spark.sql.fetcher import ROWS_AT_ONCE
 from penstock.spark.sql.service import LargeAnswer, SqlQuery, SqlService
+from tests.harness.access_kit import rules_with, with_token
+from tests.harness.event_kit import KeptEvents
+from tests.kits.spark_server_kit import start_server
+from tests.spark.test_spark_sql import FixedTables
 
 pytestmark = pytest.mark.spark
 
@@ -66,7 +67,11 @@ class Rig:
         listener = listen(HostPort("127.0.0.1", 0), "--http")
         self.port = listener.getsockname()[1]
         self.guard = HttpGuard(error_body=api_error)
-        self._http = HttpServer(application(routes), listener, self.guard)
+        self._http = HttpServer(
+            application(routes, access=with_token(None), rules=rules_with(routes)),
+            listener,
+            self.guard,
+        )
         self._http.start()
 
     def close(self) -> None:
@@ -239,7 +244,7 @@ def test_rows_that_are_long_go_through_files_however_few_they_are(rig: Rig) -> N
         assert [int(line[1 : line.index(b",")]) for line in lines] == list(range(1_000))
         assert json.loads(lines[999])[1] == "999." * (60_000 + 999 % 7)
     # It is remembered, so that it does not run twice each time.
-    assert (sql, 1_000_000) in rig.service._large
+    assert (sql, 1_000_000, "") in rig.service._large
     rig.until(rig.is_quiet)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,9 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import CorruptData, InvalidRequest
 from penstock.indexing.engine import FileRange
+from penstock.spark.batch.input import text_lines
+from penstock.spark.batch.input.file_splits import InputFile, Split
+from penstock.spark.batch.input.text_lines import read_lines
 from penstock.spark.messages.formats import MetadataColumns, TextFormat
 from penstock.spark.messages.record_rows import RecordRows
 from penstock.spark.topic.offset_splits import SourceRange, cut
@@ -72,6 +76,28 @@ def test_lines_that_are_too_long_are_told_in_any_window(
             found[number] = None if isinstance(piece, LongLine) else line
     wanted = [line if len(line) <= 11 else None for line in lines]
     assert found == dict(list(enumerate(wanted))[start:])
+
+
+@given(
+    text=st.text("ab\r\n", max_size=40),
+    block_bytes=st.integers(1, 16),
+    piece_bytes=st.integers(1, 5),
+    at=st.integers(0, 40),
+)
+def test_each_line_of_a_file_is_in_one_split_whatever_is_read_at_once(
+    tmp_path_factory, text, block_bytes, piece_bytes, at
+):
+    path = Path(tmp_path_factory.mktemp("lines")) / "a.csv"
+    path.write_bytes(text.encode())
+    file, at = InputFile(str(path), "a.csv", len(text), 0), min(at, len(text))
+    found = []
+    with mock.patch.object(text_lines, "_PIECE_BYTES", piece_bytes):
+        for split in (Split(file, 0, at), Split(file, at, len(text))):
+            for lines in read_lines(split, line_bytes_max=100, block_bytes=block_bytes):
+                whole = bytes(memoryview(lines.text))
+                ends = zip(lines.starts.tolist(), lines.ends.tolist(), strict=True)
+                found += [whole[start:end].decode() for start, end in ends]
+    assert found == [line for one in text.split("\n") if (line := one.removesuffix("\r"))]
 
 
 def test_a_line_that_is_too_long_is_a_bad_message(tmp_path, monkeypatch):

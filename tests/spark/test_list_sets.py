@@ -12,11 +12,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fold_kit import COMPUTED, COUNT, kept_of, schema_of
 from hypothesis import given
 from hypothesis import strategies as st
-from spark_batch_kit import external, inline, request, rows_of
-from stream_kit import persist_request
 
 from penstock.core.intervals import ETERNITY
 from penstock.indexing.batch.batch_engine import Partitioning
@@ -25,15 +22,18 @@ from penstock.indexing.specs import SpecError, parse_data_schema
 from penstock.spark.batch.spark_batch_engine import SparkBatchEngine, SparkBatchOptions
 from penstock.spark.rollup import fold_of
 from penstock.spark.topic.value_sets import in_order
+from tests.spark.fold_kit import COMPUTED, COUNT, kept_of, schema_of
+from tests.spark.spark_batch_kit import external, inline, request, rows_of
+from tests.spark.stream_kit import persist_request
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pydantic import JsonValue
 
-    from conftest import MakeTopic
     from penstock.spark.connect.spark_sessions import SparkSessions
     from penstock.spark.spark_engine import SparkEngine
+    from tests.spark.conftest import MakeTopic
 
 TAGS: dict[str, JsonValue] = {"name": "tags", "multiValueHandling": "SORTED_SET"}
 ORDERED: dict[str, JsonValue] = {"name": "tags", "multiValueHandling": "SORTED_ARRAY"}

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from batch_kit import START_MS, BatchWorld, day, index
 from hypothesis import given
 from hypothesis import strategies as st
-from spark_batch_kit import inline, request, rows_of
 
 from penstock.core.intervals import Granularity, Interval
 from penstock.indexing.batch.batch_engine import Partitioning
 from penstock.indexing.ports import TaskState
 from penstock.spark.batch.spark_batch_engine import SparkBatchEngine, SparkBatchOptions
 from penstock.spark.row_chunks import explicit_bucket_starts
+from tests.indexing.batch_kit import START_MS, BatchWorld, day, index
+from tests.spark.spark_batch_kit import inline, request, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

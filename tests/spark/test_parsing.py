@@ -118,7 +118,7 @@ def test_a_clean_batch_becomes_typed_rows() -> None:
         (b'{"at":1,"flag":2}', "field 'flag'"),
         (b'{"text":"a"}', "no time"),
         (b'{"at":null}', "no time"),
-        (b'{"at":"yesterday"}', "time in field 'at'"),
+        (b'{"at":"yesterday"}', "; for another format, set timestampSpec.format"),
         (b'{"at":"0000-01-01T00:00:00Z"}', "time in field 'at'"),
         (b'{"at":"2013-02-30T00:00:00Z"}', "time in field 'at'"),
         (b'{"at":999999999999999999}', "outside the years 0001 to 9999"),

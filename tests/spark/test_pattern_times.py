@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from spark_batch_kit import local, request, rows_of
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.instants import parse_time
@@ -27,9 +26,10 @@ from penstock.spark.spark_engine import SparkEngine
 from penstock.spark.topic.parse import MessageParser
 from penstock.spark.topic.pattern_times import by_pattern
 from penstock.spark.topic.row_shape import FieldType, RowShape, TimeField, TimeFormat, time_format
+from tests.spark.spark_batch_kit import local, request, rows_of
 
 if TYPE_CHECKING:
-    from conftest import MakeTopic
+    from tests.spark.conftest import MakeTopic
 
 PATTERNS = (
     "yyyy-MM-dd HH:mm:ss",
@@ -86,7 +86,7 @@ def written(time: dt.datetime, pattern: str) -> str:
 
 
 @given(
-    st.lists(st.datetimes(dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31)), max_size=5),  # noqa: DTZ001
+    st.lists(st.datetimes(dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31)), max_size=5),  # noqa: DTZ001 - in UTC
     st.sampled_from(PATTERNS[:3]),
 )
 def test_many_are_read_as_they_are_one_by_one(times: list[dt.datetime], pattern: str) -> None:

@@ -13,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.core.intervals import Granularity
+from penstock.spark.chunk_files import FileForm
 from penstock.spark.chunk_work import (
     Report,
     SpreadWork,
@@ -87,7 +88,9 @@ def test_each_piece_is_done_and_its_report_comes_back() -> None:
 
 def test_files_are_named_by_spark_alone(tmp_path: Path) -> None:
     """Without its number each piece would be the first, and write over the files of the others."""
-    target = WriteTarget(str(tmp_path), Granularity.parse("DAY"), ("__time",), ("__time",), 1)
+    target = WriteTarget(
+        str(tmp_path), Granularity.parse("DAY"), ("__time",), FileForm(1, ("__time",))
+    )
     rows = [pa.record_batch({"__time": pa.array([0], pa.timestamp("us", "UTC"))})]
     for work in (write_rows(target, rows), spread_rows(SpreadWork(target, None, 2), rows)):
         with pytest.raises(AssertionError, match="only a Spark worker"):

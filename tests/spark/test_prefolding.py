@@ -16,7 +16,20 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fold_kit import (
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pydantic import JsonValue
+
+from penstock.core.intervals import Granularity
+from penstock.indexing.engine import PersistRequest, PersistResult, TopicRange
+from penstock.indexing.specs import DataSchema
+from penstock.spark.connect.spark_sessions import SparkSessions
+from penstock.spark.equal_row_groups import EqualRowGroups, groups_of
+from penstock.spark.row_chunks import TimeLimits
+from penstock.spark.spark_engine import SparkEngine, SparkEngineOptions
+from penstock.spark.transforms.deterministic import DETERMINISTIC, is_deterministic
+from tests.spark.conftest import MakeTopic
+from tests.spark.fold_kit import (
     LONGS,
     METRICS,
     SMALL,
@@ -28,19 +41,6 @@ from fold_kit import (
     metric,
     rolling_schema,
 )
-from hypothesis import example, given
-from hypothesis import strategies as st
-from pydantic import JsonValue
-
-from conftest import MakeTopic
-from penstock.core.intervals import Granularity
-from penstock.indexing.engine import PersistRequest, PersistResult, TopicRange
-from penstock.indexing.specs import DataSchema
-from penstock.spark.connect.spark_sessions import SparkSessions
-from penstock.spark.equal_row_groups import EqualRowGroups, groups_of
-from penstock.spark.row_chunks import TimeLimits
-from penstock.spark.spark_engine import SparkEngine, SparkEngineOptions
-from penstock.spark.transforms.deterministic import DETERMINISTIC, is_deterministic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from data_folder_kit import FEBRUARY, JANUARY, DataFolder, table
 
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 from penstock.core.intervals import Interval
+from penstock.core.sql.checked_query import checked_query
 from penstock.indexing.engine import EngineFailure
 from penstock.indexing.specs.rows.declared_projections import DeclaredProjections, config_name, dump
 from penstock.segments.layout import projection_file
@@ -31,6 +31,7 @@ from penstock.spark.sql.fetcher import FetchedAnswer, Fetcher
 from penstock.spark.sql.service import SqlQuery, SqlResult
 from penstock.spark.tables.visible_files import DECLARED_FOR_S, VisibleFiles
 from penstock.testing.clock import VirtualClock
+from tests.spark.data_folder_kit import FEBRUARY, JANUARY, DataFolder, table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -538,7 +539,7 @@ def test_who_is_slow_does_not_show_what_was_there_before(world: RouterWorld) -> 
     world.data.publish("sales", sales(1), JANUARY)
     world.make()
     projections = world.last.projections
-    slow = projections.choice(ASKED, FORCED, ["sales"], world.data.source.tables())
+    slow = projections.choice(checked_query(ASKED), FORCED, ["sales"], world.data.source.tables())
     assert slow is not None
     world.data.publish("sales", sales(2), FEBRUARY)
     world.check("by day", wish=FORCED)

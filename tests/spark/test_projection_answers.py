@@ -17,21 +17,22 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from projection_kit import aggregator, virtual
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.core.sql.checked_query import checked_query
 from penstock.indexing.specs.rows.projections import Projection
 from penstock.spark.connect.spark_sessions import SparkSessions
 from penstock.spark.ddl import ddl
+from penstock.spark.projections.grouped_query import EXTRACTED, PARTS
 from penstock.spark.projections.matcher import matched_query, why_not
-from penstock.spark.projections.parsed_query import PARTS
 from penstock.spark.projections.plan import GroupingKey, ProjectionPlan
 from penstock.spark.projections.projection_catalog import plans
 from penstock.spark.projections.relation import summed
 from penstock.spark.projections.rewriter import nests
 from penstock.spark.sql.service import SQL_CONF
 from penstock.spark.tables.table_files import Columns
+from tests.spark.projection_kit import aggregator, virtual
 
 pytestmark = pytest.mark.spark
 
@@ -275,6 +276,7 @@ def expressions(random: Random, key: GroupingKey) -> list[str]:
         return [key.sql, key.sql.replace("`", "")]
     found = {f"date_trunc('{unit}', __time)": unit for unit in UNITS}
     found |= {f"{part}(__time)": PARTS[part.upper()] for part in PARTS}
+    found |= {f"EXTRACT({part} FROM __time)": EXTRACTED[part] for part in EXTRACTED}
     found |= {"CAST(__time AS DATE)": "DAY"}
     if key.stored == "__time":
         return ["__time", *found]
@@ -345,9 +347,10 @@ def check(spark: SparkSession, random: Random, told: Told) -> None:
     for _ in range(6):
         asked = some_query(random, plan, wanted)
         told.asked += 1
-        sql = matched_query(asked.sql, "flights", plan, COLUMNS, "groups")
+        query = checked_query(asked.sql)
+        sql = matched_query(query, "flights", plan, COLUMNS, "groups")
         if sql is None:
-            told.refused.append(why_not(asked.sql, "flights", plan, COLUMNS))
+            told.refused.append(why_not(query, "flights", plan, COLUMNS))
             continue
         told.rewritten += 1
         try:
@@ -365,9 +368,9 @@ def test_most_random_queries_are_rewritten() -> None:
         random = Random(seed)
         plan, wanted = some_projection(random)
         for _ in range(6):
-            sql = some_query(random, plan, wanted).sql
+            query = checked_query(some_query(random, plan, wanted).sql)
             asked += 1
-            rewritten += matched_query(sql, "flights", plan, COLUMNS, "groups") is not None
+            rewritten += matched_query(query, "flights", plan, COLUMNS, "groups") is not None
     assert rewritten >= 0.6 * asked
 
 

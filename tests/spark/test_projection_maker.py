@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from table_kit import GivenTables
 
 from penstock.core.intervals import Interval
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
@@ -23,6 +22,7 @@ from penstock.spark.projections.projection_builder import BuilderOptions, Projec
 from penstock.spark.projections.projection_catalog import ProjectionCatalog
 from penstock.spark.tables.table_files import Columns, TableFile
 from penstock.testing.clock import VirtualClock
+from tests.spark.table_kit import GivenTables
 
 COLUMNS = (("__time", "timestamp"), ("name", "string"))
 PLAN = ProjectionPlan(

@@ -14,14 +14,16 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from projection_kit import COLUMNS, aggregator, plan, virtual
 
-from penstock.core.sql_text import tokens
+from penstock.core.errors import InvalidRequest
+from penstock.core.sql import tree
+from penstock.core.sql.checked_query import checked_query
 from penstock.indexing.specs.rows.projections import Projection
 from penstock.spark.projections.matcher import matched_query, why_not
-from penstock.spark.projections.parsed_query import read
 from penstock.spark.projections.plan import ProjectionPlan
 from penstock.spark.projections.projection_catalog import plans
+from penstock.spark.tables.table_files import Columns
+from tests.spark.projection_kit import COLUMNS, aggregator, plan, virtual
 
 HOURLY = plan(
     "__gran",
@@ -55,16 +57,26 @@ ALL = plan(aggregators=[aggregator("longSum", "n")])
 ROWS = "COALESCE(SUM(`__penstock_rows_0`), 0)"
 SUM = "SUM(`__penstock_sum_1`)"
 TIME = "`__penstock_key_0`"
+NEXT = "`__penstock_key_3`"
 FROM = "FROM ds"
 
 
 def over(sql: str, one: ProjectionPlan = HOURLY) -> str | None:
-    return matched_query(sql, "ds", one, COLUMNS, "the view")
+    """Return the query over the projection; None: the rows answer, or the query is wrong."""
+    try:
+        query = checked_query(sql)
+    except InvalidRequest:
+        return None
+    return matched_query(query, "ds", one, COLUMNS, "the view")
 
 
-def why(sql: str, one: ProjectionPlan = HOURLY) -> str:
-    reason = why_not(sql, "ds", one, COLUMNS)
-    assert bool(reason) == (over(sql, one) is None)
+def why(sql: str, one: ProjectionPlan = HOURLY, columns: Columns = COLUMNS) -> str:
+    try:
+        query = checked_query(sql)
+    except InvalidRequest as error:
+        return str(error)
+    reason = why_not(query, "ds", one, columns)
+    assert bool(reason) == (matched_query(query, "ds", one, columns, "the view") is None)
     return reason
 
 
@@ -73,7 +85,7 @@ def why(sql: str, one: ProjectionPlan = HOURLY) -> str:
     [
         # aggregates
         ("SELECT COUNT(*) FROM ds", f"SELECT {ROWS} FROM `the view`"),
-        ("select count ( 1 ) from DS ;", f"select {ROWS} from `the view` ;"),
+        ("select count ( 1 ) from DS ;", f"select {ROWS} from `the view`"),
         (
             'SELECT Sum("N"), MAX(n), sum("count") FROM "ds"',
             f"SELECT {SUM}, MAX(`__penstock_max_3`), SUM(`__penstock_sum_4`) FROM `the view`",
@@ -147,17 +159,35 @@ def why(sql: str, one: ProjectionPlan = HOURLY) -> str:
             ),
             (
                 f"SELECT CASE WHEN carrier = 'UA' THEN 1.5 ELSE -1e3 END x, {ROWS} FROM `the view`"
-                " WHERE NOT (carrier IS NULL OR carrier <=> 'x') GROUP BY 1 -- the end"
+                " WHERE NOT (carrier IS NULL OR carrier <=> 'x') GROUP BY 1"
             ),
         ),
         (
             "SELECT carrier || '-' || CAST(length(carrier) AS STRING) /* why */ FROM ds GROUP BY 1",
             (
-                "SELECT carrier || '-' || CAST(length(carrier) AS STRING) /* why */ FROM `the view`"
+                "SELECT carrier || '-' || CAST(length(carrier) AS STRING)           FROM `the view`"
                 " GROUP BY 1"
             ),
         ),
         ("SELECT carrier AS carrier FROM ds GROUP BY 1", None),
+        ("SELECT ALL carrier::int FROM ds GROUP BY 1", None),
+        (
+            "SELECT COUNT(*) FROM ds WHERE n + 1 > 3",
+            f"SELECT {ROWS} FROM `the view` WHERE {NEXT} > 3",
+        ),
+        (
+            "SELECT (((n) + (1))) + 1 FROM ds GROUP BY 1",
+            f"SELECT (({NEXT})) + 1 FROM `the view` GROUP BY 1",
+        ),
+        ('SELECT SUM(ALL n), "sum"(n) FROM ds', f"SELECT {SUM}, {SUM} FROM `the view`"),
+        (
+            "SELECT COUNT(*) c, carrier asc FROM ds GROUP BY carrier, asc || 'x'",
+            f"SELECT {ROWS} c, carrier asc FROM `the view` GROUP BY carrier, asc || 'x'",
+        ),
+        (
+            'SELECT COUNT(*) AS "end", R"carrier" FROM ds GROUP BY 2',
+            f'SELECT {ROWS} AS "end", R"carrier" FROM `the view` GROUP BY 2',
+        ),
         # names of items that are those of columns
         (
             (
@@ -182,6 +212,20 @@ def why(sql: str, one: ProjectionPlan = HOURLY) -> str:
             (
                 f"SELECT hour({TIME}), year({TIME}), CAST({TIME} AS DATE) FROM `the view`"
                 " GROUP BY ALL"
+            ),
+        ),
+        (
+            "SELECT EXTRACT(DOW FROM __time), extract(hour FROM __time) FROM ds GROUP BY ALL",
+            (
+                f"SELECT EXTRACT(DOW FROM {TIME}), extract(hour FROM {TIME}) FROM `the view`"
+                " GROUP BY ALL"
+            ),
+        ),
+        (
+            "SELECT TIME_FLOOR(__time, 'P1D'), TIME_EXTRACT(__time, 'HOUR') FROM ds GROUP BY ALL",
+            (
+                f"SELECT (date_trunc('DAY', {TIME})), (CAST(extract(HOUR FROM {TIME}) AS BIGINT))"
+                " FROM `the view` GROUP BY ALL"
             ),
         ),
         (
@@ -294,35 +338,35 @@ def test_literals_that_start_a_bucket() -> None:
     [
         # the shape
         ("SELECT COUNT(*) FROM other", "not a query of ds"),
-        ("SELECT COUNT(*) AS ds FROM other", "only this datasource"),
-        ("SELECT COUNT(*) FROM ds2", "only this datasource"),
+        ("SELECT COUNT(*) AS ds FROM other", "not a query of ds"),
+        ("SELECT COUNT(*) FROM ds2", "not a query of ds"),
         ("SELECT COUNT(*) FROM x.ds", "only this datasource"),
-        ("SELECT COUNT(*) FROM ds.x", "only this datasource"),
-        ("SELECT COUNT(*) FROM ds a b", "only this datasource"),
-        ("SELECT COUNT(*) FROM ds AS (a)", "only this datasource"),
+        ("SELECT COUNT(*) FROM ds.x", "not a query of ds"),
+        ("SELECT COUNT(*) FROM ds a b", "b is not expected"),
+        ("SELECT COUNT(*) FROM ds AS (a)", "( is not expected"),
         ("SELECT COUNT(*) FROM ds AS a (x)", "only this datasource"),
-        ("SELECT COUNT(*) FROM ds AS 'a'", "only this datasource"),
+        ("SELECT COUNT(*) FROM ds AS 'a'", "'a' is not expected"),
         ("SELECT COUNT(*) FROM ds, ds", "only this datasource"),
-        ("SELECT COUNT(*) FROM ds JOIN ds USING (carrier)", "JOIN is not supported"),
+        ("SELECT COUNT(*) FROM ds JOIN ds USING (carrier)", "only this datasource"),
         ("SELECT COUNT(*) FROM ds TABLESAMPLE (5 ROWS)", "only this datasource"),
-        ("SELECT COUNT(*) FROM ds LATERAL VIEW explode(tags) t", "LATERAL is not supported"),
-        ("SELECT COUNT(*) FROM ds |> LIMIT 1", "only this datasource"),
-        ("SELECT COUNT(*) FROM (SELECT * FROM ds)", "several SELECT"),
-        ("SELECT COUNT(*) FROM ds UNION ALL SELECT COUNT(*) FROM ds", "UNION is not supported"),
-        ("SELECT COUNT(*) FROM ds WHERE TRUE SELECT 1", "several SELECT"),
+        ("SELECT COUNT(*) FROM ds LATERAL VIEW explode(tags) t", "only this datasource"),
+        ("SELECT COUNT(*) FROM ds |> LIMIT 1", "not a plain SELECT"),
+        ("SELECT COUNT(*) FROM (SELECT * FROM ds)", "only this datasource"),
+        ("SELECT COUNT(*) FROM ds UNION ALL SELECT COUNT(*) FROM ds", "not a plain SELECT"),
+        ("SELECT COUNT(*) FROM ds WHERE TRUE SELECT 1", "SELECT is not expected"),
         ("WITH a AS (SELECT 1) SELECT COUNT(*) FROM ds", "not a plain SELECT"),
         ("(SELECT COUNT(*) FROM ds)", "not a plain SELECT"),
-        ("EXPLAIN SELECT COUNT(*) FROM ds", "not a plain SELECT"),
-        ("FROM ds SELECT COUNT(*)", "not a plain SELECT"),
+        ("EXPLAIN SELECT COUNT(*) FROM ds", "EXPLAIN is not expected"),
+        ("FROM ds SELECT COUNT(*)", "FROM is not expected"),
         ("TABLE ds", "not a plain SELECT"),
-        ("SELECT COUNT(*) ds", "no FROM"),
-        ("SELECT COUNT(*) FROM", "not a query of ds"),
-        ("SELECT COUNT(*) FROM ds WHERE", "clause is empty"),
-        ("SELECT COUNT(*), FROM ds", "item is empty"),
+        ("SELECT COUNT(*) ds", "not a query of ds"),
+        ("SELECT COUNT(*) FROM", "ends too early"),
+        ("SELECT COUNT(*) FROM ds WHERE", "ends too early"),
+        ("SELECT COUNT(*), FROM ds", "FROM is not expected"),
         ("SELECT COUNT(*) FROM ds LIMIT ALL", "LIMIT has no number"),
         ("SELECT COUNT(*) FROM ds LIMIT 1 + 1", "LIMIT has no number"),
-        ("SELECT COUNT(*) FROM ds ORDER 1", "ORDER has no BY"),
-        ("SELECT COUNT(*) FROM ds ORDER BY 1 WHERE TRUE", "WHERE is not supported here"),
+        ("SELECT COUNT(*) FROM ds ORDER 1", "expected BY"),
+        ("SELECT COUNT(*) FROM ds ORDER BY 1 WHERE TRUE", "WHERE is not expected"),
         ("SELECT /*+ BROADCAST(ds) */ COUNT(*) FROM ds", "hint"),
         ("SELECT /*+ carrier */ COUNT(*) FROM ds", "hint"),
         ("SELECT COUNT(*) FROM ds WHERE carrier = 'x", "opens a text"),
@@ -332,7 +376,6 @@ def test_literals_that_start_a_bucket() -> None:
         ("SELECT 1 FROM ds", "selects rows"),
         ("SELECT COUNT(*), carrier FROM ds", "selects rows"),
         ("SELECT DISTINCT carrier FROM ds", "DISTINCT is not supported"),
-        ("SELECT ALL carrier FROM ds GROUP BY 1", "ALL is not supported here"),
         ("SELECT a.carrier FROM ds GROUP BY 1", ""),
         ("SELECT ds.carrier.x FROM ds GROUP BY 1", ""),
         ("SELECT x.ds.carrier FROM ds GROUP BY 1", ""),
@@ -341,11 +384,9 @@ def test_literals_that_start_a_bucket() -> None:
         ("SELECT ds.n FROM ds GROUP BY 1", "ds.n is not one of its keys"),
         ("SELECT carrier.x FROM ds GROUP BY 1", ""),
         ("SELECT carrier[0] FROM ds GROUP BY 1", ""),
-        ("SELECT carrier::int FROM ds GROUP BY 1", ""),
         # aggregates
         ("SELECT COUNT(DISTINCT carrier) FROM ds", "DISTINCT is not supported"),
         ("SELECT SUM(DISTINCT n) FROM ds", "DISTINCT is not supported"),
-        ("SELECT SUM(ALL n) FROM ds", "is not a column"),
         ("SELECT SUM(n + 1) FROM ds", "is not a column"),
         ("SELECT SUM((n)) FROM ds", "is not a column"),
         ("SELECT SUM(1) FROM ds", "is not a column"),
@@ -362,9 +403,8 @@ def test_literals_that_start_a_bucket() -> None:
         ("SELECT COUNT(*) FILTER (WHERE carrier = 'x') FROM ds", "not supported"),
         ("SELECT SUM(n) OVER (PARTITION BY carrier) FROM ds", "not supported"),
         ("SELECT SUM(n) IGNORE NULLS FROM ds", ""),
-        ("SELECT any_value(carrier) FROM ds", "any_value() is not supported"),
+        ("SELECT any_value(carrier) FROM ds", "any_value(carrier) is not supported"),
         ("SELECT approx_count_distinct(carrier) FROM ds", "is not supported"),
-        ('SELECT "sum"(n) FROM ds', "is not supported"),
         # names
         ("SELECT n FROM ds GROUP BY n", "n is not one of its keys"),
         ("SELECT count, COUNT(*) FROM ds GROUP BY count", "count is not one of its keys"),
@@ -383,51 +423,64 @@ def test_literals_that_start_a_bucket() -> None:
             "city is not one of its keys",
         ),
         # words that are names of items to Spark
-        ("SELECT COUNT(*) c, carrier asc FROM ds GROUP BY carrier, asc || 'x'", "asc may be"),
-        ("SELECT COUNT(*) end FROM ds", "end may be the name"),
-        ("SELECT CASE WHEN TRUE THEN 1 END end, COUNT(*) FROM ds GROUP BY 1", "end may be"),
-        ("SELECT carrier case, COUNT(*) FROM ds GROUP BY 1", "case may be the name"),
-        ("SELECT carrier null, COUNT(*) FROM ds GROUP BY 1", "carrier null is not supported"),
-        ("SELECT COUNT(*), NULL true FROM ds GROUP BY carrier", "NULL true is not supported"),
+        ("SELECT COUNT(*) end FROM ds", "end is not expected"),
+        (
+            "SELECT CASE WHEN TRUE THEN 1 END end, COUNT(*) FROM ds GROUP BY 1",
+            "end is not expected",
+        ),
+        ("SELECT carrier case, COUNT(*) FROM ds GROUP BY 1", "case is not expected"),
+        ("SELECT carrier null, COUNT(*) FROM ds GROUP BY 1", "null is not expected"),
+        ("SELECT COUNT(*), NULL true FROM ds GROUP BY carrier", "true is not expected"),
         ("SELECT COUNT(*) AS __penstock_rows_0 FROM ds", "the item name __penstock_rows_0"),
-        ('SELECT COUNT(*) AS "end" FROM ds', "the item name end"),
-        ('SELECT COUNT(*) AS "where" FROM ds', "the item name where"),
         ("SELECT carrier AS (a, b) FROM ds GROUP BY 1", ""),
         ("SELECT carrier AS c FROM ds WHERE c = 'x' GROUP BY 1", "c is not one of its keys"),
         ('SELECT COUNT(*) FROM ds ORDER BY "count(1)"', ""),
-        ('SELECT R"carrier" FROM ds GROUP BY 1', "may be a text"),
-        ("SELECT \u017fum(n) FROM ds", "looks like another word"),
-        ("SELECT COUNT(٣) FROM ds", "no count of ٣"),
+        ("SELECT \u017fum(n) FROM ds", "has characters other than"),
+        ("SELECT COUNT(٣) FROM ds", "has characters other than"),
         # expressions
         ("SELECT lower(n) FROM ds GROUP BY 1", "n is not one of its keys"),
         ("SELECT 2 * n + 1 FROM ds GROUP BY 1", "n is not one"),
         ("SELECT n + 1 * 2 FROM ds GROUP BY 1", "n is not one"),
         ("SELECT -n + 1 FROM ds GROUP BY 1", "n is not one"),
         ('SELECT "carrier" -n + 1 FROM ds GROUP BY 1', "n is not one"),
-        ("SELECT COUNT(*) FROM ds WHERE n + 1 > 3", "n is not one"),
         ("SELECT rand(), COUNT(*) FROM ds GROUP BY carrier", "rand() is not supported"),
-        ("SELECT carrier -> 1 FROM ds GROUP BY 1", "- is not supported"),
-        ("SELECT round(carrier => 1) FROM ds GROUP BY 1", "= is not supported"),
-        ("SELECT carrier | 1 FROM ds GROUP BY 1", "| is not supported"),
-        ("SELECT carrier FROM ds GROUP BY carrier, ()", "( is not supported"),
-        ("SELECT carrier FROM ds GROUP BY (carrier, carrier)", ", is not supported"),
+        ("SELECT carrier -> 1 FROM ds GROUP BY 1", "carrier -> 1 is not supported"),
+        ("SELECT round(carrier => 1) FROM ds GROUP BY 1", "carrier => 1 is not supported"),
+        ("SELECT carrier | 1 FROM ds GROUP BY 1", "carrier | 1 is not supported"),
+        ("SELECT carrier FROM ds GROUP BY carrier, ()", "expected an expression"),
+        (
+            "SELECT carrier FROM ds GROUP BY (carrier, carrier)",
+            "(carrier, carrier) is not supported",
+        ),
         ("SELECT carrier FROM ds GROUP BY carrier WITH ROLLUP", ""),
-        ("SELECT carrier FROM ds GROUP BY CUBE (carrier)", "CUBE() is not supported"),
+        (
+            "SELECT carrier FROM ds GROUP BY CUBE (carrier)",
+            "CUBE and GROUPING SETS are not supported",
+        ),
         ("SELECT carrier FROM ds GROUP BY GROUPING SETS ((carrier))", ""),
         ("SELECT carrier COLLATE UNICODE FROM ds GROUP BY 1", ""),
         ("SELECT x'1F', COUNT(*) FROM ds GROUP BY 1", ""),
-        ("SELECT CAST(carrier AS DECIMAL(3, 1)) FROM ds GROUP BY 1", "AS is not supported here"),
-        ("SELECT CAST(carrier AS ARRAY<STRING>) FROM ds GROUP BY 1", "ARRAY is not supported"),
+        (
+            "SELECT CAST(carrier AS DECIMAL(3, 1)) FROM ds GROUP BY 1",
+            "the type DECIMAL(3, 1) is not supported",
+        ),
+        (
+            "SELECT CAST(carrier AS ARRAY<STRING>) FROM ds GROUP BY 1",
+            "the type ARRAY<STRING> is not supported",
+        ),
         (
             "SELECT COUNT(*) FROM ds WHERE carrier = current_user()",
             "current_user() is not supported",
         ),
-        ("SELECT COUNT(*) FROM ds WHERE carrier = current_user", "current_user is not one"),
-        ("SELECT COUNT(*) FROM ds WHERE carrier LIKE ANY ('a')", "ANY() is not supported"),
-        ("SELECT COUNT(*) FROM ds WHERE EXISTS (carrier)", "EXISTS() is not supported"),
-        ("SELECT COUNT(*) FROM ds WHERE carrier IN (SELECT 'x')", "several SELECT"),
-        ("SELECT COUNT(*) FROM ds WHERE :p = 1", ": is not supported"),
-        ("SELECT COUNT(*) FROM ds WHERE carrier = {p}", "{ is not supported"),
+        ("SELECT COUNT(*) FROM ds WHERE carrier = current_user", "current_user is not supported"),
+        (
+            "SELECT COUNT(*) FROM ds WHERE carrier LIKE ANY ('a')",
+            "carrier LIKE ANY ('a') is not supported",
+        ),
+        ("SELECT COUNT(*) FROM ds WHERE EXISTS (carrier)", "EXISTS (carrier) is not supported"),
+        ("SELECT COUNT(*) FROM ds WHERE carrier IN (SELECT 'x')", "(SELECT 'x') is not supported"),
+        ("SELECT COUNT(*) FROM ds WHERE :p = 1", ": is not expected"),
+        ("SELECT COUNT(*) FROM ds WHERE carrier = {p}", "{ is not expected"),
         # times
         ("SELECT __time FROM ds GROUP BY 1", "truncated to HOUR"),
         ("SELECT date_trunc('MINUTE', __time) FROM ds GROUP BY 1", "truncated to HOUR"),
@@ -435,7 +488,10 @@ def test_literals_that_start_a_bucket() -> None:
         ("SELECT date_trunc(carrier, __time) FROM ds GROUP BY 1", "truncated to HOUR"),
         ("SELECT date_trunc('DECADE', __time) FROM ds GROUP BY 1", "truncated to HOUR"),
         ("SELECT minute(__time) FROM ds GROUP BY 1", "truncated to HOUR"),
-        ("SELECT EXTRACT(DAY FROM __time) FROM ds GROUP BY 1", "EXTRACT() is not supported"),
+        ("SELECT EXTRACT(MINUTE FROM __time) FROM ds GROUP BY 1", "truncated to HOUR"),
+        ("SELECT EXTRACT(SECOND FROM __time) FROM ds GROUP BY 1", "is not supported"),
+        ("SELECT EXTRACT(DAY FROM n) FROM ds GROUP BY 1", "n is not one of its keys"),
+        ("SELECT TIME_FLOOR(__time, 'PT1M') FROM ds GROUP BY 1", "truncated to HOUR"),
         ("SELECT date_format(__time, 'yyyy') FROM ds GROUP BY 1", "truncated to HOUR"),
         ("SELECT CAST(__time AS STRING) FROM ds GROUP BY 1", "truncated to HOUR"),
         ("SELECT COUNT(*) FROM ds WHERE __time > '2024-01-01'", "truncated to HOUR"),
@@ -444,8 +500,11 @@ def test_literals_that_start_a_bucket() -> None:
         ("SELECT COUNT(*) FROM ds WHERE __time <> '2024-01-01'", "truncated to HOUR"),
         ("SELECT COUNT(*) FROM ds WHERE '2024-01-01' <= __time", "truncated to HOUR"),
         ("SELECT COUNT(*) FROM ds WHERE __time <=> '2024-01-01'", "truncated to HOUR"),
-        ("SELECT COUNT(*) FROM ds WHERE __time << '2024-01-01'", "truncated to HOUR"),
-        ("SELECT COUNT(*) FROM ds WHERE __time >== '2024-01-01'", "truncated to HOUR"),
+        (
+            "SELECT COUNT(*) FROM ds WHERE __time << '2024-01-01'",
+            "<< '2024-01-01' is not supported",
+        ),
+        ("SELECT COUNT(*) FROM ds WHERE __time >== '2024-01-01'", "= is not expected"),
         ("SELECT COUNT(*) FROM ds WHERE '2024-01-01' >= __time", "truncated to HOUR"),
         ("SELECT COUNT(*) FROM ds WHERE __time >= '2024-01-01T00:30:00'", "truncated to HOUR"),
         ("SELECT COUNT(*) FROM ds WHERE __time >= ?", "truncated to HOUR"),
@@ -456,13 +515,13 @@ def test_literals_that_start_a_bucket() -> None:
         ),
         (
             "SELECT COUNT(*) FROM ds WHERE __time >= TIMESTAMP '2024-01-01' + INTERVAL 1 DAY",
-            "INTERVAL is not supported",
+            "truncated to HOUR",
         ),
         ("SELECT COUNT(*) FROM ds WHERE __time + carrier >= '2024-01-01'", "truncated to HOUR"),
         ("SELECT COUNT(*) FROM ds WHERE carrier + __time >= '2024-01-01'", "truncated to HOUR"),
         ("SELECT COUNT(*) FROM ds WHERE __time >= '2024-01-01' = TRUE", "truncated to HOUR"),
         ("SELECT COUNT(*) FROM ds WHERE carrier = __time >= '2024-01-01'", "truncated to HOUR"),
-        ("SELECT COUNT(*) FROM ds WHERE __time >= '2024-01-01' 'x'", "is not supported"),
+        ("SELECT COUNT(*) FROM ds WHERE __time >= '2024-01-01' 'x'", "truncated to HOUR"),
         ("SELECT date_trunc('DAY', __time) AS __time FROM ds GROUP BY __time", "truncated to HOUR"),
         (
             "SELECT date_trunc('DAY', __time) AS __time FROM ds GROUP BY 1 HAVING __time < '2024'",
@@ -485,17 +544,17 @@ def test_queries_that_it_does_not_answer(sql: str, reason: str) -> None:
 # key words as columns
 
 
-def test_columns_that_are_named_as_key_words_stand_in_quotes() -> None:
+def test_columns_that_are_named_as_key_words() -> None:
     columns = (*COLUMNS, ("end", "string"))
     ends = plan("end", "carrier", columns=columns)
 
     def says(sql: str) -> str:
-        return why_not(sql, "ds", ends, columns)
+        return why(sql, ends, columns)
 
     assert not says('SELECT "end", COUNT(*) FROM ds GROUP BY "end"')
-    assert "quote it" in says("SELECT end, COUNT(*) FROM ds GROUP BY end")
-    assert "end is also a column" in says("SELECT COUNT(*) FROM ds GROUP BY end")
-    assert says("SELECT COUNT(*) FROM ds WHERE CASE WHEN TRUE THEN TRUE END")
+    assert not says("SELECT end, COUNT(*) FROM ds GROUP BY end")
+    assert not says("SELECT COUNT(*) FROM ds WHERE CASE WHEN TRUE THEN TRUE END")
+    assert "is not expected" in says("SELECT carrier end, COUNT(*) FROM ds GROUP BY 1")
     assert over('SELECT "distinct", COUNT(*) FROM ds GROUP BY 1', PLAIN)
     # In Spark this is SELECT DISTINCT carrier, not a column that gets a name.
     assert not over("SELECT distinct carrier FROM ds GROUP BY 1", PLAIN)
@@ -634,9 +693,10 @@ def test_names_that_look_like_numbers_are_names() -> None:
     one = plan("1e1l", columns=columns)
     for name in ("1e1l", "1e1S", "1e2y"):
         sql = f"SELECT {name} || 'x', COUNT(*) FROM ds GROUP BY 1"
-        assert "is not supported" in why_not(sql, "ds", one, columns)
+        assert "is not a number" in why(sql, one, columns)
+    assert "two zeros" in why("SELECT \"1e1L\" || 'x' FROM ds GROUP BY 1", one, columns)
     for number in ("1e1", "1e1f", "1E1D", "1bd", "1L", "5s"):
-        assert not why_not(f"SELECT {number}, COUNT(*) FROM ds GROUP BY 1", "ds", one, columns)
+        assert not why(f"SELECT {number}, COUNT(*) FROM ds GROUP BY 1", one, columns)
 
 
 def test_averages_of_bigint_are_those_of_the_rows() -> None:
@@ -644,9 +704,10 @@ def test_averages_of_bigint_are_those_of_the_rows() -> None:
     columns = (*COLUMNS, ("i", "int"))
     wanted = [aggregator("longSum", name) for name in ("n", "i", "d")]
     one = plan("carrier", aggregators=wanted, columns=columns)
-    assert "SUM / COUNT" in why_not("SELECT AVG(n) FROM ds", "ds", one, columns)
+    assert "SUM / COUNT" in why("SELECT AVG(n) FROM ds", one, columns)
     for column, number in (("i", 3), ("d", 5)):
-        assert matched_query(f"SELECT MEAN({column}) FROM ds", "ds", one, columns, "v") == (
+        query = checked_query(f"SELECT MEAN({column}) FROM ds")
+        assert matched_query(query, "ds", one, columns, "v") == (
             f"SELECT (SUM(CAST(`__penstock_sum_{number}` AS DOUBLE))"
             f" / NULLIF(SUM(`__penstock_values_{number + 1}`), 0)) FROM `v`"
         )
@@ -678,13 +739,13 @@ def test_noise_is_refused_or_names_nothing_else(words: list[str], begins: bool) 
         why(sql, one)
         if made is None:
             continue
-        named = {t.name.lower() for t in tokens(made) if t.name} & columns
-        block = read(sql, "ds")
-        items = {item.alias.lower() for item in block.items}
-        behind = block.found[block.table + 1]
-        given = block.found[block.table + 2] if behind.text == "AS" else behind
-        # `count` is a function, too.
-        assert named - {given.name.lower()} <= names_of(one) | items | {"count"}
+        query, rewritten = checked_query(sql).root.body, checked_query(made).root.body
+        assert isinstance(query, tree.Select)
+        names = {
+            one.parts[-1].lower() for one in tree.walk(rewritten) if isinstance(one, tree.Name)
+        }
+        items = {one.names[0].lower() for one in query.items if isinstance(one, tree.Aliased)}
+        assert names & columns <= names_of(one) | items
 
 
 @given(st.text(max_size=60))
@@ -702,16 +763,20 @@ def test_odd_names_of_datasources() -> None:
         "select": '"select"',
     }.items():
         sql = f"SELECT COUNT(*) FROM {written}"
-        assert matched_query(sql, name, HOURLY, COLUMNS, "a`b") == f"SELECT {ROWS} FROM `a``b`"
+        assert (
+            matched_query(checked_query(sql), name, HOURLY, COLUMNS, "a`b")
+            == f"SELECT {ROWS} FROM `a``b`"
+        )
 
 
 def test_long_queries_are_refused_at_once() -> None:
     assert "longer" in why(f"SELECT COUNT(*) FROM ds WHERE carrier IN ('{'x' * 10_000}')")
-    deep = "SELECT COUNT(*) FROM ds WHERE " + "(" * 4_000 + "TRUE" + ")" * 4_000
-    assert over(deep)
-    sql = f"SELECT City, COUNT(*) FROM ds WHERE {'(' * 900}n >= 1{')' * 900} AND carrier = 'UA'"
-    assert over(f"{sql} GROUP BY 1", OF_UA)
-    assert not over(f"{sql.replace('1)', '1))', 1)} GROUP BY 1", OF_UA)
+    deep = f"SELECT COUNT(*) FROM ds WHERE {'(' * 150}n >= 1{')' * 150} AND carrier = 'UA'"
+    assert over(deep, OF_UA)
+    assert not over(deep.replace("1)", "2)", 1), OF_UA)
+    # As deep as a statement may be.
+    value = f"{'NOT ' * 140}{'(carrier = 1 AND ' * 150}TRUE{')' * 150}"
+    assert over(f"SELECT {value}, COUNT(*) FROM ds GROUP BY 1")
 
 
 def test_the_queries_of_the_page() -> None:
@@ -725,4 +790,4 @@ def test_the_queries_of_the_page() -> None:
     told = re.findall(r"^\| `(SELECT [^`]+)` \| (the projection|the rows)", section, re.MULTILINE)
     assert len(told) == 7
     for sql, by in told:
-        assert bool(why_not(sql, "edits", made, columns)) == (by == "the rows"), sql
+        assert bool(why_not(checked_query(sql), "edits", made, columns)) == (by == "the rows"), sql

@@ -7,11 +7,11 @@ changes its type, would give wrong sums without a word.
 from __future__ import annotations
 
 import pytest
-from projection_kit import COLUMNS, METRICS, aggregator, plan, projection, virtual
 
 from penstock.core.intervals import Granularity
 from penstock.indexing.specs.rows.projections import Projection
 from penstock.spark.projections.projection_catalog import plans
+from tests.spark.projection_kit import COLUMNS, METRICS, aggregator, plan, projection, virtual
 
 
 def keys(*grouping: str, **more: object) -> dict[str, str]:
@@ -254,6 +254,11 @@ def test_filters_that_a_comparison_tells_exactly(
         {"type": "not", "field": {"type": "equals", "column": "carrier", "matchValue": "a"}},
         {"type": "interval", "dimension": "__time", "intervals": ["2024/2025"]},
         {"type": "expression", "expression": "__time > now()"},
+        {"type": "expression", "expression": "\"lower\"(carrier) = 'x'"},
+        {"type": "expression", "expression": "carrier COLLATE UNICODE = 'x'"},
+        {"type": "expression", "expression": "exists(array(n), x -> x > 1)"},
+        {"type": "expression", "expression": "other.carrier = 'x'"},
+        {"type": "expression", "expression": "n::int = 1"},
     ],
 )
 def test_other_filters_give_no_plan(filter_: dict[str, object]) -> None:

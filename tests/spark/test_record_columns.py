@@ -9,10 +9,7 @@ from pathlib import Path
 import orjson
 import pyarrow.parquet as pq
 import pytest
-from kafka_kit import MockCluster, StandInRecord, mock_cluster
-from stream_kit import persist_request
 
-from conftest import MakeTopic
 from penstock.core.clock import SystemClock
 from penstock.core.intervals import parse_time
 from penstock.indexing import kafka_settings
@@ -23,6 +20,10 @@ from penstock.indexing.specs import DataSchema, parse_data_schema
 from penstock.indexing.specs.rows.stream_formats import KafkaFormat
 from penstock.spark.connect.spark_sessions import SparkSessions
 from penstock.spark.spark_engine import SparkEngine, SparkEngineOptions
+from penstock.storage.secrets.secret_sources import Secrets
+from tests.broker.kafka_kit import MockCluster, StandInRecord, mock_cluster
+from tests.spark.conftest import MakeTopic
+from tests.spark.stream_kit import persist_request
 
 pytestmark = pytest.mark.spark
 
@@ -67,7 +68,7 @@ def edit(n: int) -> StandInRecord:
 
 def edits(cluster: MockCluster) -> tuple[StreamRange, ...]:
     given = kafka_settings.checked(cluster.properties)
-    source = KafkaSupplier(KafkaClients(), SystemClock(), "edits", given, {})
+    source = KafkaSupplier(KafkaClients(), SystemClock(), "edits", given, Secrets())
     seen = source.available(after={0: 0, 1: 0})
     ends = {p: a.latest for p, a in seen.partitions.items()}
     return source.ranges(dict.fromkeys(ends, 0), ends, seen)

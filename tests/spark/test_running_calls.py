@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from call_faults_kit import Faults
 
 from penstock.core import threads
 from penstock.core.threads import Deaths
@@ -18,6 +18,7 @@ from penstock.spark.connect.running_calls import RunningCall
 from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
 from penstock.spark.sql.service import SqlQuery, SqlService
 from penstock.testing.clock import VirtualClock
+from tests.harness.call_faults_kit import Faults
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,6 +115,22 @@ def test_the_time_of_a_query_counts_from_the_arrival_of_its_request() -> None:
         registered.run()
 
 
+def test_a_quota_of_time_shortens_a_query() -> None:
+    clock = VirtualClock()
+    nowhere = SparkSessions(SparkSessionOptions("sc://localhost:1"))
+    service = SqlService(nowhere, cast("TableSource", SimpleNamespace()), clock)
+    query = SqlQuery("SELECT 1", timeout_ms=5_000, quota_ms=2_000, arrived_s=clock.monotonic_s())
+    assert service.timeout_ms(query) == 2_000
+    assert service.timeout_ms(replace(query, timeout_ms=1_000)) == 1_000
+    assert service.timeout_ms(replace(query, timeout_ms=None, quota_ms=10**9)) == 300_000
+    clock.advance(2.0)
+    with (
+        service.registered(query) as registered,
+        pytest.raises(EngineFailure, match=r"longer than 2000 ms; .* a larger quota query_time"),
+    ):
+        registered.run()
+
+
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Repeat interrupts without a pause."""
@@ -159,14 +176,18 @@ def test_the_time_limit_interrupts_a_call_though_no_other_thread_can_start(
     monkeypatch: pytest.MonkeyPatch, deaths: Deaths
 ) -> None:
     running, spark = RunningCall(lambda: None), Interrupted()
-    with (
-        running.limited(0.01, "it takes too long"),
-        running.tagged(spark.session()),
-        monkeypatch.context() as patch,
-    ):
-        patch.setattr(threading.Thread, "start", refuse)
-        assert spark.by_other.wait(30)
-        assert spark.again.wait(30)
+    start, of_test = threading.Thread.start, threading.current_thread()
+
+    def start_for_test(thread: threading.Thread) -> None:
+        if threading.current_thread() is not of_test:
+            refuse(thread)
+        start(thread)
+
+    with running.tagged(spark.session()), monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start_for_test)
+        with running.limited(0.01, "it takes too long"):
+            assert spark.by_other.wait(30)
+            assert spark.again.wait(30)
     running.end()
     (thread,) = set(spark.by)
     thread.join(30)

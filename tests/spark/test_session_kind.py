@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 
@@ -17,18 +18,20 @@ from penstock.spark.connect.spark_sessions import (
 )
 from penstock.spark.flow.sql import SparkSQL
 from penstock.testing.flow import ProcessorRunner
+from tests.kits.this_host_kit import this_host_listed
 
 NOWHERE = "sc://127.0.0.1:1/;token=hush"
 MODE = "SPARK_CONNECT_MODE_ENABLED"
 
 
 @pytest.fixture
-def kind(monkeypatch: pytest.MonkeyPatch) -> ProcessSessionKind:
+def kind(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessSessionKind]:
     """The kind of a process that has no session yet."""
     made = ProcessSessionKind()
     monkeypatch.setattr(spark_sessions, "PROCESS_SESSION_KIND", made)
     monkeypatch.delenv(MODE, raising=False)
-    return made
+    with this_host_listed():
+        yield made
 
 
 def processor(spark: str) -> ProcessorRunner[SparkSQL]:

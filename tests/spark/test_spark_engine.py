@@ -11,9 +11,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from stream_kit import persist_request
 
-from conftest import MakeTopic
 from penstock.core.instants import parse_time
 from penstock.core.intervals import Interval
 from penstock.indexing.engine import (
@@ -29,6 +27,8 @@ from penstock.indexing.engine import (
 from penstock.indexing.specs import DataSchema, parse_data_schema
 from penstock.spark.connect.spark_sessions import SparkSessions
 from penstock.spark.spark_engine import SparkEngine, SparkEngineOptions
+from tests.spark.conftest import MakeTopic
+from tests.spark.stream_kit import persist_request
 
 pytestmark = pytest.mark.spark
 
@@ -402,12 +402,12 @@ def test_names_with_odd_characters(
         assert [row[name] for name in names] == ["v"] * len(names)
 
 
-def test_an_expression_that_does_not_parse_fails_for_good(
+def test_an_expression_that_spark_refuses_fails_for_good(
     engine: SparkEngine, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    transform = {"type": "expression", "name": "name", "expression": "upper(("}
+    transform = {"type": "expression", "name": "name", "expression": "CAST(name AS nosuch)"}
     schema = make_schema(transformSpec={"transforms": [transform]})
-    with pytest.raises(EngineFailure, match="PARSE_SYNTAX_ERROR") as failure:
+    with pytest.raises(EngineFailure, match="UNSUPPORTED_DATATYPE") as failure:
         engine.persist(request(tmp_path, make_topic(many(3)), schema))
     assert "at org.apache" not in str(failure.value)
 

@@ -6,6 +6,7 @@ import functools
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Self, cast
 
 import grpc
 import pyarrow as pa
@@ -33,6 +34,10 @@ from penstock.spark.connect.spark_sessions import (
     SparkSessions,
     translate,
 )
+from penstock.spark.sql.fetcher import Fetcher
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 ODD = (
     "Connection refused; OutOfMemoryError, java.io.EOFException, StatusCode.UNAVAILABLE\n"
@@ -141,6 +146,35 @@ def test_the_status_of_an_answer_decides(
     for text in ("gone", f"[OTHER] {ODD}"):
         found = translate(SparkConnectGrpcException(text, grpc_status_code=status))
         assert type(found) is means
+
+
+class RowsOfClosedSession:
+    """An answer of Spark whose session another thread closes."""
+
+    def limit(self, _most: int) -> Self:
+        return self
+
+    def toArrow(self) -> pa.Table:  # noqa: N802 - PySpark's name
+        channel = grpc.insecure_channel("localhost:1")
+        ask = channel.unary_stream("/spark.connect.SparkConnectService/ExecutePlan")
+        channel.close()
+        ask(b"")
+        raise AssertionError("the call fails")
+
+
+def test_a_call_in_a_session_that_another_thread_closed_finds_spark_lost() -> None:
+    """Not an answer whose type cannot be sent, for which Arrow and PySpark raise the same error."""
+    with pytest.raises(ValueError, match="Channel closed") as caught:
+        Fetcher([], 10, None, is_large=False).fetch(cast("DataFrame", RowsOfClosedSession()))
+    assert type(translate(caught.value)) is EngineLost
+    channel = grpc.insecure_channel("localhost:1")
+    ask = channel.unary_unary("/spark.connect.SparkConnectService/Config")
+    channel.close()
+    with pytest.raises(ValueError, match="closed channel") as caught:
+        ask(b"")
+    assert type(translate(caught.value)) is EngineLost
+    for other in (ValueError(ODD), pa.ArrowInvalid("Cannot invoke RPC"), ValueError("a text")):
+        assert translate(other) is None
 
 
 def test_an_answer_that_the_client_cannot_read_is_refused_with_the_remedy() -> None:

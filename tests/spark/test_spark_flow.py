@@ -21,6 +21,7 @@ from penstock.spark.flow.script import SparkScript
 from penstock.spark.flow.service_spark import SERVICE_SPARK
 from penstock.spark.flow.sql import SparkSQL
 from penstock.testing.flow import ProcessorRunner
+from tests.kits.this_host_kit import this_host_listed
 
 pytestmark = pytest.mark.spark
 
@@ -294,7 +295,7 @@ def test_a_result_without_records_is_sent_unless_not_wanted() -> None:
 
 def test_a_spark_that_is_gone_is_waited_for_and_nothing_is_lost() -> None:
     properties = {**LINES, "out": "SELECT * FROM input", "spark": "sc://127.0.0.1:1"}
-    with ProcessorRunner(SparkSQL, properties) as runner:
+    with this_host_listed(), ProcessorRunner(SparkSQL, properties) as runner:
         runner.enqueue(FLIGHTS)
         runner.run()
         assert runner.counts() == {}
@@ -304,6 +305,13 @@ def test_a_spark_that_is_gone_is_waited_for_and_nothing_is_lost() -> None:
         assert reported is not None
         assert reported.dependency is Dependency.SPARK
         assert runner.yielded_ms == 1_000
+
+
+def test_a_flow_does_not_connect_to_a_spark_of_this_host() -> None:
+    properties = {**LINES, "out": "SELECT * FROM input", "spark": "sc://localhost:1"}
+    told = pytest.raises(InvalidRequest, match="is this host")
+    with told, ProcessorRunner(SparkSQL, properties) as runner:
+        runner.run()
 
 
 def test_without_an_address_it_does_not_start() -> None:

@@ -17,9 +17,7 @@ from urllib.parse import urlsplit
 import orjson
 import pyarrow.parquet as pq
 import pytest
-from spark_server_kit import server_options
 
-from conftest import MakeTopic
 from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.indexing.engine import (
@@ -36,6 +34,8 @@ from penstock.spark.connect.spark_server import SparkServer
 from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
 from penstock.spark.pipeline import ENGINE_CONF
 from penstock.spark.spark_engine import SparkEngine
+from tests.kits.spark_server_kit import server_options
+from tests.spark.conftest import MakeTopic
 
 # Some start a Spark of their own: half a minute alone, minutes on a machine that is busy.
 pytestmark = pytest.mark.timeout(900)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Unavailable
 from penstock.core.intervals import Granularity
+from penstock.core.sql.checked_expression import parsed_expression
 from penstock.indexing.specs import DataSchema, parse_data_schema
 from penstock.spark.connect import spark_server
 from penstock.spark.connect.class_archive import archive_options, makes_archive
@@ -41,7 +42,6 @@ from penstock.spark.topic.bad_files import (
 )
 from penstock.spark.topic.offset_splits import SourceRange, cut
 from penstock.spark.topic.row_shape import TIME_TYPE, FieldType
-from penstock.spark.transforms.identifiers import in_backticks, names_in
 from penstock.storage.disk import OsFileSystem
 
 ranges = st.lists(
@@ -149,20 +149,33 @@ def test_the_time_is_no_field_of_messages_in_any_case() -> None:
 
 
 def test_names_in_an_expression() -> None:
-    found = list(names_in("""concat("a b", `c`, 'not "this"', d.e, upper(f)) || "1x" || 1e5"""))
-    assert found == ["a b", "c", "d", "e", "f", "1x"]
+    found = list(
+        parsed_expression(
+            """concat("a b", `c`, 'not "this"', d.e, upper(f)) || "1x" || 1e5"""
+        ).columns()
+    )
+    assert found == ["a b", "c", "d", "f", "1x"]
 
 
 def test_double_quotes_of_names_become_backticks() -> None:
     expression = """concat("a b", 'not "this"', `c"d`, "e""f", "g`h") || "i" """
-    assert in_backticks(expression) == (
-        """concat(`a b`, 'not "this"', `c"d`, `e"f`, `g``h`) || `i` """
+    assert parsed_expression(expression).in_spark() == (
+        """concat(`a b`, 'not "this"', `c"d`, `e"f`, `g``h`) || `i`"""
+    )
+
+
+def test_words_that_begin_clauses_are_names_of_fields() -> None:
+    expression = "trim(BOTH ' ' FROM from) || select.where || CAST(join AS STRING)"
+    parsed = parsed_expression(expression)
+    assert [*parsed.columns()] == ["from", "select", "join"]
+    assert parsed.in_spark() == (
+        "trim(BOTH ' ' FROM `from`) || `select`.where || CAST(`join` AS STRING)"
     )
 
 
 def test_comments_never_reach_spark_and_places_stay() -> None:
     expression = 'a /* "x */ -- "y\n+ "b" * 1e-5 >= 0.5 || r\'\\\''
-    first, second = in_backticks(expression).split("\n")
+    first, second = parsed_expression(expression).in_spark().split("\n")
     assert first.rstrip() == "a"
     assert second == "+ `b` * 1e-5 >= 0.5 || r'\\'"
 

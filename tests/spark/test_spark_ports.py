@@ -12,7 +12,17 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
-from hostile_client_kit import (
+
+from penstock.core.errors import InvalidRequest
+from penstock.spark.connect.server_settings import authentication
+from penstock.spark.connect.spark_server import SparkServer, SparkServerOptions, prepare
+from penstock.spark.connect.spark_sessions import (
+    EngineUnavailable,
+    SparkSessionOptions,
+    SparkSessions,
+    check_answers,
+)
+from tests.kits.hostile_client_kit import (
     LOOPBACK,
     answers_to,
     as_somebody_else,
@@ -23,15 +33,6 @@ from hostile_client_kit import (
     ports_of,
     rpc_without_handshake,
     was_refused,
-)
-
-from penstock.core.errors import InvalidRequest
-from penstock.spark.connect.spark_server import SparkServer, SparkServerOptions, prepare
-from penstock.spark.connect.spark_sessions import (
-    EngineUnavailable,
-    SparkSessionOptions,
-    SparkSessions,
-    check_answers,
 )
 
 if TYPE_CHECKING:
@@ -191,3 +192,14 @@ def test_a_standalone_cluster_needs_its_own_secret(tmp_path: Path) -> None:
     prepare(with_file, os.environ)
     text = (tmp_path / "run" / "spark.properties").read_text()
     assert "spark.authenticate.secret known to the cluster\n" in text
+    for setting in ("network.crypto.enabled true", "io.encryption.enabled true"):
+        assert f"spark.{setting}\n" in text
+
+
+@pytest.mark.parametrize("master", ["local[*]", "spark://h:7077", "yarn", "k8s://https://h:6443"])
+def test_what_processes_send_each_other_is_always_encrypted(master: str) -> None:
+    conf = authentication(master, "s")
+    assert conf["spark.authenticate"] == "true"
+    assert conf["spark.network.crypto.enabled"] == "true"
+    assert conf["spark.network.crypto.saslFallback"] == "false"
+    assert ("spark.io.encryption.enabled" in conf) is not master.startswith("local")

@@ -11,11 +11,11 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
-from servers_kit import running_broker
 
-from conftest import MakeTopic
 from penstock.broker.broker_client import BrokerClient
 from penstock.indexing.engine import TopicRange
+from tests.spark.conftest import MakeTopic
+from tests.spark.servers_kit import running_broker
 
 pytestmark = pytest.mark.spark
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
+from penstock.core.sql import tree
 from penstock.spark.sql.query_statement import read_statement, with_stored_names
 from penstock.spark.sql_guard import (
     error_without_places,
@@ -79,11 +80,12 @@ def test_statements_about_tables_pass(sql: str) -> None:
         ("SELECT java_method('a', 'b')", "line 1, column 8"),
         ("SELECT `reflect` ('a', 'b')", "line 1, column 8"),
         ('SELECT system.builtin."try_reflect"(1)', "line 1, column 23"),
-        ("SELECT IDENTIFIER('refl' || 'ect')('a')", "line 1, column 8"),
+        ("SELECT IDENTIFIER('refl' || 'ect')", "line 1, column 8"),
+        ("SELECT IDENTIFIER('refl' || 'ect')('a')", "line 1, column 35"),
         ("SELECT * FROM (SELECT TRANSFORM(a) USING 'cat' AS (b) FROM t)", "line 1, column 36"),
         ("SELECT TRANSFORM(1) USING ? AS (x string)", "line 1, column 21"),
         ("FROM t MAP a USING 'id' AS b", "line 1, column 1"),
-        ("SELECT * FROM (FROM t REDUCE a USING :x AS b)", "line 1, column 32"),
+        ("SELECT * FROM (FROM t REDUCE a USING :x AS b)", "line 1, column 16"),
         ("SELECT '${env:HOME}'", "line 1, column 9"),
         ("SELECT 1 --${system:line.separator} x", "line 1, column 12"),
         ("SELECT input_file_name()", "line 1, column 8"),
@@ -99,6 +101,9 @@ def test_statements_about_tables_pass(sql: str) -> None:
         ("SELECT 1) ; DROP VIEW x --", "line 1, column 9"),
         ("SELECT 1; SELECT 2", "line 1, column 9"),
         ("SHOW CREATE TABLE x", "line 1, column 6"),
+        ("DESCRIBE DIRECTORY '/a' USING csv SELECT n", "line 1, column 10"),
+        ("DESCRIBE x USING csv", "line 1, column 12"),
+        ("\u017fHOW TABLES", "line 1, column 1"),
         ("DESCRIBE DATABASE EXTENDED x", "line 1, column 10"),
         ("EXPLAIN SHOW TABLES", "line 1, column 9"),
         ("SELECT 'open", "line 1, column 8"),
@@ -112,10 +117,15 @@ def test_everything_else_is_refused_with_its_place(sql: str, place: str) -> None
 
 
 @pytest.mark.parametrize(
-    "table", ["TABLE(EXTERN('{\"p\":\"hush\"}', '{}'))", "table ( /* */ extern(?) ) (a VARCHAR)"]
+    "table",
+    [
+        "TABLE(EXTERN('{\"p\":\"hush\"}', '{}'))",
+        "table ( /* */ extern(?) ) (a VARCHAR)",
+        "TABLE(EXTERN('{}' AS '{\"p\":\"hush\"}'))",
+    ],
 )
 def test_files_are_read_by_tasks_alone(table: str) -> None:
-    with pytest.raises(InvalidRequest, match=r"line 1, column .* INSERT INTO") as caught:
+    with pytest.raises(InvalidRequest, match=r"(?s)line 1, column .* INSERT INTO") as caught:
         read_statement(f"SELECT * FROM {table}")
     assert "hush" not in str(caught.value)
     assert read_statement("SELECT extern FROM t AS extern (a)").is_query
@@ -130,6 +140,9 @@ def test_files_are_read_by_tasks_alone(table: str) -> None:
         ("EXPLAIN SLECT 1", "line 1, column 9: did you mean SELECT[?]"),
         ("repalce into x select 1", "did you mean REPLACE[?]"),
         ("DROP TABLE x", "penstock segment mark-unused"),
+        ("DELETE FROM x", "replace the time chunks that contain them: REPLACE INTO"),
+        ("ALTER TABLE x ADD COLUMN y INT", "new rows have the columns and types of the spec"),
+        ("CREATE TABLE x AS SELECT 1", "the first rows create a datasource: use INSERT INTO"),
         ("GRANT x", "column 1: a query begins with .* INSERT INTO and REPLACE INTO write rows"),
     ],
 )
@@ -268,3 +281,33 @@ def test_names_and_values_that_look_like_places_are_unchanged(value: str) -> Non
     said = f"{before} (line 2, pos 9)\n\n== SQL ==\n(\n{marked}\n)"
     assert relocated_error(said, query) == f"{before} (line 1, column 10)\n\n== SQL ==\n{marked}"
     assert error_without_places(said, query) == f"{before}\n\n== SQL ==\n{query}"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT a FROM t;",
+        "EXPLAIN /* why */ SELECT\n a -- b\n FROM t",
+        "DESCRIBE QUERY SELECT a FROM t",
+        "SELECT STRLEN(a), TIME_FLOOR(__time, 'PT1H') FROM druid.t",
+        "SELECT a FROM druid.t",
+    ],
+)
+def test_a_statement_has_the_tree_of_the_text_that_spark_gets(sql: str) -> None:
+    statement = read_statement(sql)
+    assert statement.checked is not None
+    assert statement.root is statement.checked.root
+    assert statement.checked.text == statement.query
+    calls = set()
+    for node in tree.walk(statement.checked.root):
+        for token in statement.checked.tokens[node.start : node.end]:
+            assert statement.query[token.position :].startswith(token.raw)
+        if isinstance(node, tree.Call):
+            calls.add(node.name[-1])
+        if isinstance(node, tree.Table):
+            assert node.parts == ("t",)
+    assert calls <= {"length", "date_trunc"}
+
+
+def test_a_command_has_no_tree() -> None:
+    assert read_statement("SHOW TABLES").root is None

@@ -12,9 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stream_kit import persist_request
 
-from conftest import MakeTopic
 from penstock.indexing.engine import PersistRequest, RowCounts, TopicRange
 from penstock.indexing.specs import DataSchema, parse_data_schema
 from penstock.indexing.specs.input_formats import CsvFormat, TsvFormat
@@ -23,6 +21,8 @@ from penstock.spark.messages.delimited import DelimitedMessages
 from penstock.spark.spark_engine import SparkEngine
 from penstock.spark.topic.parse import ParsedRows
 from penstock.spark.topic.row_shape import FieldType, RowShape, TimeField
+from tests.spark.conftest import MakeTopic
+from tests.spark.stream_kit import persist_request
 
 COLUMNS = ("at", "name", "size")
 SHAPE = RowShape(

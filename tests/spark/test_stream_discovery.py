@@ -8,13 +8,10 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from data_folder_kit import DataFolder
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
-from stream_kit import Story
 
-from conftest import MakeTopic
 from penstock.indexing.engine import (
     DataFile,
     RowCounts,
@@ -26,6 +23,9 @@ from penstock.spark.connect.spark_sessions import SparkSessions
 from penstock.spark.messages.found_columns import json_columns
 from penstock.spark.spark_engine import SparkEngine
 from penstock.testing.clock import VirtualClock
+from tests.spark.conftest import MakeTopic
+from tests.spark.data_folder_kit import DataFolder
+from tests.spark.stream_kit import Story
 
 pytestmark = pytest.mark.spark
 

@@ -16,11 +16,7 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 from pydantic import JsonValue
-from spark_batch_kit import inline
-from spark_batch_kit import request as batch_request
-from table_kit import GivenTables
 
-from conftest import MakeTopic
 from penstock.core.clock import SystemClock
 from penstock.core.intervals import Interval
 from penstock.indexing.batch.batch_engine import Partitioning, SegmentInput
@@ -41,6 +37,10 @@ from penstock.spark.schema_columns import folded_columns, output_columns
 from penstock.spark.spark_engine import SparkEngine, SparkEngineOptions
 from penstock.spark.sql.service import SqlQuery, SqlService
 from penstock.spark.tables import TableFile
+from tests.spark.conftest import MakeTopic
+from tests.spark.spark_batch_kit import inline
+from tests.spark.spark_batch_kit import request as batch_request
+from tests.spark.table_kit import GivenTables
 
 pytestmark = pytest.mark.spark
 

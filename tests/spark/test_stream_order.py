@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 import orjson
 import pyarrow.parquet as pq
 import pytest
-from stream_kit import persist_request
 
 from penstock.core.intervals import Interval
 from penstock.indexing.engine import DataFile, DivideRequest, MergeRequest
 from penstock.indexing.specs import DataSchema, parse_data_schema
+from tests.spark.stream_kit import persist_request
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pydantic import JsonValue
 
-    from conftest import MakeTopic
     from penstock.spark.spark_engine import SparkEngine
+    from tests.spark.conftest import MakeTopic
 
 JANUARY = Interval.parse("2013-01-01/2013-02-01")
 SHOPS = ("d", "b", "a", "c", "b")

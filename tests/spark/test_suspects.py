@@ -30,6 +30,7 @@ from penstock.spark.sql.crash_suspects import (
 from penstock.spark.sql.service import SqlOptions, SqlQuery, SqlResult, SqlService
 from penstock.spark.tables import Tables, TableSource
 from penstock.testing.clock import VirtualClock
+from tests.fuzz.sql_canaries_kit import resolving
 
 BOMB, GOOD, SLOW = "SELECT repeat('x', n)", "SELECT 1", "SELECT count(*) FROM large"
 
@@ -242,12 +243,21 @@ def test_a_spark_whose_port_stays_open_has_not_ended(monkeypatch: pytest.MonkeyP
         assert not sessions.has_ended(SystemClock(), LOST)
 
 
+class PassingClock(VirtualClock):
+    """A clock whose time passes while something waits."""
+
+    def wait(self, condition: threading.Condition, timeout_s: float | None) -> bool:
+        del condition
+        self.advance(timeout_s or 0)
+        return False
+
+
 def test_an_end_of_spark_for_another_query_makes_no_suspect(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Another query ends Spark while the service waits for the end of Spark."""
     nowhere = SparkSessions(SparkSessionOptions("sc://localhost:1"))
-    clock = VirtualClock()
+    clock = PassingClock()
     service = SqlService(
         nowhere,
         cast("TableSource", LosesSpark()),
@@ -321,7 +331,7 @@ def test_an_end_of_spark_counts_once_in_whichever_session_it_is_met(
     used = [
         sessions
         for pair in (service._sessions, service._exact)
-        for sessions in (pair._outlined, pair._sessions)
+        for sessions in (resolving(pair), pair._sessions)
     ]
     ended = [sessions.get() for sessions in used]
     with pytest.raises(InvalidRequest, match="the new Spark was reached"):
@@ -333,7 +343,7 @@ def test_a_loss_after_a_success_of_the_restarted_spark_is_not_blamed_on_the_rest
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(SparkSessions, "has_ended", lambda *_: False)
-    clock = VirtualClock()
+    clock = PassingClock()
     spark = SimpleNamespace(addTag=lambda _: None, removeTag=lambda _: None)
 
     def run_in(asked: object, _case_variants: object) -> SqlResult:
@@ -360,3 +370,77 @@ def test_a_loss_after_a_success_of_the_restarted_spark_is_not_blamed_on_the_rest
     service.query(SqlQuery(GOOD))
     with pytest.raises(EngineUnavailable, match=r"Spark was lost.*--query-memory"):
         service.query(SqlQuery(BOMB))
+
+
+class Restarting:
+    """A Spark that another query has ended or lost, and that starts again after some time.
+
+    Attributes:
+        service: Answers over it.
+        clock: Time, which passes while something waits.
+        up_s: When Spark can be reached.
+        error: The error of a query meanwhile.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.clock = PassingClock()
+        self.up_s, self.error = 12.0, cast("EngineUnavailable", LOST)
+        self.runs = 0
+        patch.setattr(SparkSessions, "has_ended", lambda *_: True)
+        patch.setattr(SparkSessions, "is_reachable", lambda _: self._is_up)
+        self.service = SqlService(
+            SparkSessions(SparkSessionOptions("sc://localhost:1")),
+            cast("TableSource", SimpleNamespace(tables=lambda: Tables(1, {}))),
+            self.clock,
+            SqlOptions(end_spark=lambda: None),
+        )
+        patch.setattr(self.service, "_run_in", self._run)
+
+    @property
+    def _is_up(self) -> bool:
+        return self.clock.monotonic_s() >= self.up_s
+
+    def _run(self, _asked: object, _case_variants: object) -> SqlResult:
+        self.runs += 1
+        self.clock.advance(0.1)
+        if not self._is_up:
+            raise self.error
+        return SqlResult(pa.table({}), (), truncated=False)
+
+    def end(self) -> None:
+        self.service._end_spark(SqlQuery("SELECT another"), self.clock.monotonic_s())
+
+
+def test_queries_wait_while_spark_starts_that_was_ended_for_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Restarting(monkeypatch)
+    rig.end()
+    rig.service.query(SqlQuery(GOOD))
+    assert 12.0 <= rig.clock.monotonic_s() < 13.0
+    assert rig.runs == 3
+    # The time limit of a query counts meanwhile, and a probe reports the state at once.
+    rig.up_s = 1_000.0
+    rig.end()
+    with pytest.raises(EngineFailure, match="took longer than 5000 ms"):
+        rig.service.query(SqlQuery(GOOD, timeout_ms=5_000, arrived_s=0.0))
+    before_s = rig.clock.monotonic_s()
+    with pytest.raises(EngineUnavailable, match="another query did not stop"):
+        rig.service.query(SqlQuery(GOOD, is_probe=True))
+    assert rig.clock.monotonic_s() - before_s < 1.0
+    with pytest.raises(EngineUnavailable, match="another query did not stop"):
+        rig.service.query(SqlQuery(GOOD))
+    assert 59.0 < rig.clock.monotonic_s() - before_s < 62.0
+
+
+def test_a_query_during_which_spark_ended_by_itself_is_not_tried_on_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Restarting(monkeypatch)
+    with pytest.raises(EngineUnavailable, match="Spark was lost"):
+        rig.service.query(SqlQuery(BOMB))
+    assert rig.clock.monotonic_s() < 1.0
+    # Another one, which comes while Spark is down, has not ended it.
+    rig.error = EngineUnavailable("Spark cannot be reached")
+    rig.service.query(SqlQuery(GOOD))
+    assert 12.0 <= rig.clock.monotonic_s() < 13.0

@@ -143,14 +143,7 @@ def test_a_worker_notices_a_file_that_became_a_link(data: Path, tmp_path: Path) 
             file.read()
 
 
-def test_segments_of_the_data_folder_and_files_of_penstocks_own_choice_are_read(
-    data: Path, tmp_path: Path
-) -> None:
-    (found,) = find(
-        {"type": "local", "baseDir": str(data / "segments"), "filter": "*.json"}, tmp_path
-    )
-    with opened(found) as file:
-        assert file.read() == b"secret\n"
+def test_files_of_penstocks_own_choice_are_read(data: Path) -> None:
     (inline,) = find({"type": "inline", "data": "a"}, data / "tmp" / "scratch")
     with opened(inline) as file:
         assert file.read() == b"a"

@@ -7,26 +7,26 @@ from typing import TYPE_CHECKING
 import orjson
 import pyarrow.parquet as pq
 import pytest
-from fold_kit import COMPUTED, COUNT, kept_of, schema_of
 from hypothesis import given
 from hypothesis import strategies as st
-from spark_batch_kit import inline, request, rows_of
-from stream_kit import persist_request
 
 from penstock.core.intervals import ETERNITY
 from penstock.indexing.engine import MergeRequest
 from penstock.indexing.specs import SpecError, parse_data_schema
 from penstock.spark.batch.spark_batch_engine import SparkBatchEngine, SparkBatchOptions
+from tests.spark.fold_kit import COMPUTED, COUNT, kept_of, schema_of
+from tests.spark.spark_batch_kit import inline, request, rows_of
+from tests.spark.stream_kit import persist_request
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pydantic import JsonValue
 
-    from conftest import MakeTopic
     from penstock.indexing.engine import DataFile
     from penstock.spark.connect.spark_sessions import SparkSessions
     from penstock.spark.spark_engine import SparkEngine
+    from tests.spark.conftest import MakeTopic
 
 SHOP: dict[str, JsonValue] = {"name": "shop", "maxStringLength": 3}
 

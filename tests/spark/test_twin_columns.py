@@ -9,14 +9,10 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from data_folder_kit import FEBRUARY, DataFolder, table
 from pydantic import JsonValue, TypeAdapter
 from pyspark.errors import PySparkException
-from stream_kit import Story
-from table_kit import GivenTables
 
 import penstock.spark
-from conftest import MakeTopic
 from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.batch.batch_engine import (
@@ -40,6 +36,10 @@ from penstock.spark.spark_engine import SparkEngine
 from penstock.spark.sql.service import SqlQuery, SqlService
 from penstock.spark.sql_guard import check_understood
 from penstock.spark.tables import TableFile
+from tests.spark.conftest import MakeTopic
+from tests.spark.data_folder_kit import FEBRUARY, DataFolder, table
+from tests.spark.stream_kit import Story
+from tests.spark.table_kit import GivenTables
 
 pytestmark = pytest.mark.spark
 

@@ -8,12 +8,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import bombs_kit as bombs
 import orjson
 import pyarrow as pa
 import pytest
 from pydantic import JsonValue
-from spark_batch_kit import local, request, rows_of
 
 from penstock.core import parquet_bounds
 from penstock.core.errors import InvalidRequest
@@ -26,6 +24,8 @@ from penstock.spark.batch.spark_batch_engine import SparkBatchEngine
 from penstock.spark.connect.spark_sessions import SparkSessions
 from penstock.spark.connect.worker_memory import limit_bytes, translate_memory_errors
 from penstock.spark.pieces import limited
+from tests.kits import bombs_kit as bombs
+from tests.spark.spark_batch_kit import local, request, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

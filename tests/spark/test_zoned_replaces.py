@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
-from batch_kit import BatchWorld
-from table_kit import GivenTables
 
 from penstock.core.intervals import ETERNITY, Granularity, Interval, format_time, parse_time
 from penstock.indexing.batch.input_segments import visible_segments
 from penstock.indexing.batch.sql.ingest_statement import parse_ingest
 from penstock.indexing.ports import TaskState
 from penstock.spark.batch.spark_batch_engine import SparkBatchEngine, SparkBatchOptions
+from tests.indexing.batch_kit import BatchWorld
+from tests.spark.table_kit import GivenTables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,8 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import functions as sf
-from spark_batch_kit import inline, request, rows_of
-from stream_kit import persist_request
 
 from penstock.core.intervals import (
     END_OF_TIME_MS,
@@ -30,6 +28,8 @@ from penstock.spark.batch.spark_batch_engine import SparkBatchEngine, SparkBatch
 from penstock.spark.expressions import chunk_number
 from penstock.spark.expressions import truncated as truncated_on_spark
 from penstock.spark.row_chunks import truncated
+from tests.spark.spark_batch_kit import inline, request, rows_of
+from tests.spark.stream_kit import persist_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
-    from conftest import MakeTopic
     from penstock.indexing.engine import DataFile
     from penstock.spark.connect.spark_sessions import SparkSessions
     from penstock.spark.spark_engine import SparkEngine
+    from tests.spark.conftest import MakeTopic
 
 pytestmark = pytest.mark.spark
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from metadata_kit import create_metadata, share_compiled_statements
-from postgres_server_kit import PostgresServer, require_binaries, running_server
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from penstock.storage.metadata import MetadataStore
 from penstock.storage.metadata.backends import postgres as postgres_backend
+from tests.harness.metadata_kit import create_metadata, share_compiled_statements
+from tests.storage.postgres_server_kit import PostgresServer, require_binaries, running_server
 
 if TYPE_CHECKING:
     import threading

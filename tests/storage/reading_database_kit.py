@@ -10,8 +10,9 @@ from pathlib import Path
 
 import psycopg
 import trustme
-from postgres_server_kit import running_server
 from pydantic import JsonValue
+
+from tests.storage.postgres_server_kit import running_server
 
 PASSWORD = "hush + 'hush'"
 

@@ -8,14 +8,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import pytest
-from call_faults_kit import FAULTS, Faults
-from fault_cases_kit import FaultCases, FaultPlan, count_single
 
 from penstock.core.errors import Closed, PenstockError
 from penstock.storage.content.claims import ContentClaim
 from penstock.storage.content.content_repository import ContentOptions, ContentRepository
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem
+from tests.harness.call_faults_kit import FAULTS, Faults
+from tests.kits.fault_cases_kit import FaultCases, FaultPlan, count_single
 
 FOLDER = "/content"
 OPTIONS = ContentOptions(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.storage.content.content_repository import ContentOptions, ContentRepository
-from penstock.storage.content.resources import Resource
+from penstock.storage.content.resources import ResourceFile
 from penstock.storage.disk import OsFileSystem
 from penstock.testing.clock import VirtualClock
 
@@ -23,13 +23,13 @@ def test_a_file_that_ends_while_it_is_synced_is_closed_after_the_sync(
     again = content.write()
     again.write(b"more")  # in the same file
     content.put(b"second")  # in another, which is the one that is kept open
-    syncing = Resource.sync
+    syncing = ResourceFile.sync
 
-    def sync(resource: Resource) -> None:
+    def sync(resource: ResourceFile) -> None:
         again.abort()  # nobody needs the first file any more
         syncing(resource)
 
-    monkeypatch.setattr(Resource, "sync", sync)
+    monkeypatch.setattr(ResourceFile, "sync", sync)
     content.sync()
     content.sync()
     assert first is not None

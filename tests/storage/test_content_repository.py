@@ -11,7 +11,6 @@ import google_crc32c
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from port_faults_kit import open_below
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import (
@@ -27,6 +26,7 @@ from penstock.storage.content.content_repository import ContentOptions, ContentR
 from penstock.storage.disk import OsFileSystem
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem
+from tests.kits.port_faults_kit import open_below
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,11 +13,19 @@ import pytest
 from psycopg import OperationalError
 from psycopg.pq import PGconn, TransactionStatus
 
-from penstock.core.errors import NotFound, Unavailable
+from penstock.core.errors import InvalidRequest, NotFound, Unavailable
 from penstock.storage.databases.database_address import DatabaseAddress
 from penstock.storage.databases.postgres_reader import opened
 from penstock.storage.metadata.backends.bounded_connection import BoundedConnection
 from penstock.testing.clock import VirtualClock
+from tests.kits.this_host_kit import this_host_listed
+
+
+@pytest.fixture(autouse=True)
+def servers_of_this_host() -> Iterator[None]:
+    """Allow servers of tests."""
+    with this_host_listed():
+        yield
 
 
 @pytest.fixture
@@ -62,7 +70,7 @@ def test_what_stands_in_the_way_is_told() -> None:
     with pytest.raises(Unavailable, match="refused"), opened(gone, "r", "p", lambda: None):
         pass
     unknown = DatabaseAddress("a..b", port, "shop")
-    told = pytest.raises(Unavailable, match=r"failed to resolve host 'a\.\.b'")
+    told = pytest.raises(InvalidRequest, match=r"'a\.\.b' is not the name of a host")
     with told, opened(unknown, "r", "p", lambda: None):
         pass
 

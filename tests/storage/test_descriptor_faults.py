@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from call_faults_kit import Faults
-from port_faults_kit import check_at_each_call, open_descriptors
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Unavailable
@@ -16,6 +14,8 @@ from penstock.storage import deletion_hold, disk, filesystem
 from penstock.storage.disk import OsFileSystem, OsFolderLock
 from penstock.storage.filesystem import AppendFile, FolderLock, ReadFile
 from penstock.storage.queue.group_commit import SyncThreads
+from tests.harness.call_faults_kit import Faults
+from tests.kits.port_faults_kit import check_at_each_call, open_descriptors
 
 FS = OsFileSystem()
 OPENS: dict[str, Callable[[str], AppendFile | ReadFile | FolderLock]] = {

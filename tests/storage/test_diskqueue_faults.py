@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from call_faults_kit import FAULTS, Faults
-from fault_cases_kit import FaultCases, FaultPlan, count_single
 from typing_extensions import Buffer
 
 from penstock.core.errors import Unavailable
@@ -18,6 +16,8 @@ from penstock.storage.queue.disk_queue import DiskQueue, DiskQueueOptions
 from penstock.storage.queue.log_reader import read_range
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem
+from tests.harness.call_faults_kit import FAULTS, Faults
+from tests.kits.fault_cases_kit import FaultCases, FaultPlan, count_single
 
 FOLDER = "/topic"
 OPTIONS = DiskQueueOptions(max_bytes_per_file=600, sync_every_messages=4, sync_in_background=False)

@@ -6,7 +6,6 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from port_faults_kit import open_below
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, Unavailable
@@ -15,6 +14,7 @@ from penstock.storage.queue.disk_queue import DiskQueue, DiskQueueOptions
 from penstock.storage.queue.group_commit import SyncThreads
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem
+from tests.kits.port_faults_kit import open_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -82,6 +82,20 @@ def test_names(fs, folder):
     assert fs.listdir(folder) == []
 
 
+def test_a_second_name_is_of_the_same_file(fs, folder):
+    file = fs.create(f"{folder}/one")
+    fs.mkdir(f"{folder}/sub")
+    fs.link(f"{folder}/one", f"{folder}/sub/two")
+    file.writev([b"later"])
+    file.close()
+    fs.unlink(f"{folder}/one")
+    assert fs.read_bytes(f"{folder}/sub/two") == b"later"
+    with pytest.raises(Conflict, match="exists"):
+        fs.link(f"{folder}/sub/two", f"{folder}/sub/two")
+    with pytest.raises(NotFound):
+        fs.link(f"{folder}/one", f"{folder}/three")
+
+
 def test_what_is_not_there_or_there_already(fs, folder):
     for call in (fs.open_read, fs.open_append, fs.read_bytes, fs.unlink, fs.stat, fs.fsync_file):
         with pytest.raises(NotFound, match="nothing"):

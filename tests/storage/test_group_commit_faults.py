@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from call_faults_kit import Faults
 
 from penstock.core.errors import Unavailable
 from penstock.storage.queue.disk_queue import DiskQueue, DiskQueueOptions
 from penstock.storage.queue.group_commit import LIMIT_MIN_S, Syncer, SyncThreads
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem
+from tests.harness.call_faults_kit import Faults
 
 INSIDE = ("penstock.storage.queue.group_commit",)
 INTERVAL_S = 2.0

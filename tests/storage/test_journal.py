@@ -8,7 +8,7 @@ import google_crc32c
 import pytest
 
 from penstock.core.errors import CorruptData, InvalidRequest, Unavailable
-from penstock.storage.journal import Journal
+from penstock.storage.journal import Journal, JournalFile, read_block
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem, PowerLoss
 
@@ -207,3 +207,53 @@ def test_a_newer_format_is_refused() -> None:
     fs.damage(name, newer)
     with pytest.raises(InvalidRequest, match="99"):
         opened(fs)
+
+
+def read_on(file: JournalFile) -> list[bytes]:
+    """The records that were appended since the last call."""
+    found = []
+    for block in file.blocks():
+        found += block.records
+        file.passed(block)
+    return found
+
+
+def test_a_file_is_read_while_it_is_appended_and_under_a_second_name() -> None:
+    fs = CrashableFileSystem()
+    journal = opened(fs)
+    journal.compact(b"snapshot")
+    fs.mkdir("/t/kept")
+    fs.link(journal.path, "/t/kept/file")
+    file = JournalFile(fs, "/t/kept/file")
+    assert read_on(file) == []
+    large = bytes(9 << 20)  # more than one read has
+    for records in ([b"a", b"b"], [large], [b"c"]):
+        journal.append(records)
+        assert read_on(file) == records
+    first = next(one for one in JournalFile(fs, "/t/kept/file").blocks() if one.records)
+    content = fs.read_bytes("/t/kept/file")[first.position : first.position + first.length]
+    assert read_block(content, "file") == [b"a", b"b"]
+    with pytest.raises(CorruptData):
+        read_block(content[:-8], "file")
+    journal.compact(b"")  # deletes its first name
+    journal.append([b"d"])
+    assert read_on(file) == []
+    assert read_on(JournalFile(fs, "/t/kept/file")) == [b"a", b"b", large, b"c"]
+
+
+def test_damage_of_a_file_is_passed_over_if_a_block_follows() -> None:
+    fs = CrashableFileSystem()
+    journal = opened(fs)
+    journal.compact(b"")
+    for record in (b"a", b"b", b"c"):
+        journal.append([record])
+    [_, _, damaged, _] = JournalFile(fs, journal.path).blocks()
+
+    def change(content: bytearray) -> None:
+        content[damaged.position + damaged.length - 8] ^= 1
+
+    fs.damage(journal.path, change)
+    file = JournalFile(fs, journal.path)
+    assert read_on(file) == [b"a", b"c"]
+    fs.damage(journal.path, lambda content: content.extend(b"torn"))
+    assert read_on(file) == []

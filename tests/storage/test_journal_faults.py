@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import pytest
-from call_faults_kit import FAULTS, Faults
-from fault_cases_kit import FaultCases, FaultPlan, count_single
 
 from penstock.storage.journal import Journal
 from penstock.testing.clock import VirtualClock
 from penstock.testing.memory_disk import CrashableFileSystem
+from tests.harness.call_faults_kit import FAULTS, Faults
+from tests.kits.fault_cases_kit import FaultCases, FaultPlan, count_single
 
 FOLDER = "/journal"
 

@@ -17,8 +17,6 @@ from dataclasses import dataclass, field, replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from metadata_kit import open_metadata
-from replacing_kit import left_for
 from sqlalchemy import (
     ColumnElement,
     CompoundSelect,
@@ -53,6 +51,8 @@ from penstock.storage.metadata.chunk_summaries import (
     not_hidden,
     visible_chunks,
 )
+from tests.harness.metadata_kit import open_metadata
+from tests.storage.replacing_kit import left_for
 
 DAY = Interval(0, 400)
 PARTS = [Interval(start, start + 100) for start in range(0, 400, 100)]

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 from msgspec import structs
-from replacing_kit import comparisons_in, left_for
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import ETERNITY, Interval
@@ -22,6 +21,7 @@ from penstock.storage.metadata import (
 )
 from penstock.storage.metadata.chunk_summaries import chunks_of, enclosing_interval, visible_chunks
 from penstock.storage.metadata.sql_database import ITEMS_PER_STATEMENT
+from tests.storage.replacing_kit import comparisons_in, left_for
 
 HOUR_MS = 3_600_000
 DAY = Interval(0, 24 * HOUR_MS)

@@ -16,6 +16,7 @@ from penstock.storage.metadata import (
     segment_id,
 )
 from penstock.storage.metadata.copies import INTERRUPTED, INTERRUPTED_STREAM
+from penstock.storage.metadata.tables.lookups import LookupContent
 from penstock.storage.sqlite_urls import sqlite_url
 
 DAY = Interval(0, 86_400_000)
@@ -45,6 +46,8 @@ def fill(store: MetadataStore) -> None:
     store.terms.take("overlord", "h", 1000)
     store.audit.add("k", "rules", author="me", comment="", payload={"a": 1})
     assert store.config.compare_and_set("name", None, b"\x00value")
+    for name in "lmn":  # more than are copied at once
+        store.lookups.put(name, {"a": 1}, LookupContent(b"\x00rows", 2, 10), 5)
 
 
 def sorted_rows(store: MetadataStore) -> list[SegmentRow]:
@@ -58,6 +61,8 @@ def require_copied(store: MetadataStore, original: MetadataStore) -> None:
     assert [row.id for row in store.supervisors.list()] == ["sup"]
     assert store.segments.pending("d") == original.segments.pending("d")
     assert store.config.get("name") == b"\x00value"
+    assert store.lookups.list() == original.lookups.list()
+    assert store.lookups.content("l") == (1, b"\x00rows")
     done, runs = (store.tasks.get(name) for name in ("done", "runs"))
     assert done is not None
     assert runs is not None

@@ -64,6 +64,7 @@ def test_rows_of_older_formats_go_on(database_url, clock, monkeypatch) -> None:
         " VALUES ('sup', '{\"0\": 5}', 1)",
         2: "INSERT INTO penstock_pending VALUES ('d', 0, 10, 'v1', 3, 0, 's0', 7)",
         4: "INSERT INTO penstock_supervisors VALUES ('sup', 1, TRUE, 7, '{}')",
+        9: "INSERT INTO penstock_lookups VALUES ('l', 1, '{}', 2, 1, 2, 0, 0, -1, 0, 0, '')",
     }
     for number, row in old.items():
         with monkeypatch.context() as older:
@@ -76,6 +77,37 @@ def test_rows_of_older_formats_go_on(database_url, clock, monkeypatch) -> None:
         place = PendingRow("d", Interval(0, 10), "v1", 3, 0, "s0", 7)
         assert store.segments.pending("d") == [place]
         assert [row.id for row in store.supervisors.unreleased()] == ["sup"]
+        assert [(row.name, row.owner) for row in store.lookups.list()] == [("l", "")]
+
+
+def test_segments_of_older_formats_get_their_sums(database_url, clock, monkeypatch) -> None:
+    insert = text(
+        "INSERT INTO penstock_segments (id, datasource, start_ms, end_ms, version,"
+        " partition_number, core_partitions, used, created_ms, used_changed_ms, payload)"
+        " VALUES (:id, 'd', :start, 100, 'v', 0, 0, TRUE, 5, 1, :payload)"
+    )
+    payloads = [
+        {"size": 7, "totalRows": 1 << 40},
+        {},
+        {"size": None, "totalRows": "x"},
+        {"size": "12", "totalRows": 2.5},
+    ]
+    rows = [
+        {"id": f"s{n}", "start": n, "payload": json.dumps(one)} for n, one in enumerate(payloads)
+    ]
+    with monkeypatch.context() as older:
+        older.setattr(migrations, "MIGRATIONS", migrations.MIGRATIONS[:6])
+        older.setattr(migrations, "FORMAT_NUMBER", 6)
+        with MetadataStore.open(database_url, clock=clock) as store:
+            store._database.write(lambda c: c.execute(insert, rows))
+    with MetadataStore.open(database_url, clock=clock) as store:
+        found = store.segment_overviews.read(lambda overview: overview.totals_by_time("d"))
+    assert [(one.bytes, one.rows) for one in reversed(found)] == [
+        (7, 1 << 40),
+        (0, 0),
+        (0, 0),
+        (12, 2),
+    ]
 
 
 FILE = "a~fc~/2013-01-01T00_00_00.000Z_2013-01-02T00_00_00.000Z/v1/0/u/part.parquet"
@@ -488,7 +520,7 @@ def _cut_everywhere(what: str, prepare, check, tmp_path) -> None:
 
     The last of them is not killed: the transaction has no further step.
     """
-    paths = [tmp_path / f"cut_{number}.db" for number in range(60)]
+    paths = [tmp_path / f"cut_{number}.db" for number in range(80)]
     prepare(paths[0])
     if paths[0].exists():
         for path in paths[1:]:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from metadata_kit import open_metadata
 
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import (
@@ -27,6 +26,7 @@ from penstock.storage.metadata import (
     SegmentRow,
     TaskRow,
 )
+from tests.harness.metadata_kit import open_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
 import pytest
-from call_faults_kit import FAULTS, Faults
-from fault_cases_kit import FaultCases, FaultPlan, count_single
 from sqlalchemy import select
 
 from penstock.core.errors import Conflict, Fenced, NotFound
@@ -32,13 +30,16 @@ from penstock.storage.metadata import (
     segment_id,
 )
 from penstock.storage.metadata.sql_database import Database
+from penstock.storage.metadata.tables.lookups import LookupContent, LookupRow
 from penstock.testing.clock import VirtualClock
+from tests.harness.call_faults_kit import FAULTS, Faults
+from tests.kits.fault_cases_kit import FaultCases, FaultPlan, count_single
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
-    from conftest import HandClock
     from penstock.storage.metadata.sql_database import Transactions
+    from tests.storage.conftest import HandClock
 
 T = TypeVar("T")
 
@@ -105,6 +106,16 @@ def allocate(store: MetadataStore) -> object:
 TERM = Term("overlord", "o1", 1, expires_ms=0, ttl_ms=9_000)
 LOCK = LockRow("t1", "flights", "timeChunk", "EXCLUSIVE", "g", DAY, "v1", 50)
 
+CONTENT, NEW_CONTENT = LookupContent(b"rows", 2, 10), LookupContent(b"new rows", 3, 20)
+
+
+def claim_of(store: MetadataStore) -> LookupRow:
+    """Return the lookup as its last claim left it."""
+    found = store.lookups.find("l")
+    assert found is not None
+    return found
+
+
 # In this order: most need what those before them have stored.
 OPERATIONS: Mapping[str, Callable[[MetadataStore], object]] = {
     "insert tasks": lambda s: s.tasks.insert_new(
@@ -135,6 +146,13 @@ OPERATIONS: Mapping[str, Callable[[MetadataStore], object]] = {
     "set a config": lambda s: s.config.compare_and_set(
         "c", s.config.get("c"), b"1", entry=AuditRow("c", "c", "me", "", {})
     ),
+    "put a lookup": lambda s: s.lookups.put(
+        "l", {"a": 1}, CONTENT, 0, entry=AuditRow("l", "lookup", "me", "", {})
+    ),
+    "claim a lookup": lambda s: s.lookups.claim(1 << 40),
+    "refresh a lookup": lambda s: s.lookups.refreshed(claim_of(s), NEW_CONTENT, 1 << 41),
+    "note a failure": lambda s: s.lookups.failed(claim_of(s), "no", 1 << 42),
+    "delete a lookup": lambda s: s.lookups.delete("l", entry=AuditRow("l", "lookup", "", "", {})),
     "take a term": lambda s: s.terms.take("overlord", "o1", 1_000),
     "renew a term": lambda s: s.terms.renew(TERM),
     "resign": lambda s: s.terms.resign(TERM),

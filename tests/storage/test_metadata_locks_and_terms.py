@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 from msgspec import structs
-from replacing_kit import left_for
 from sqlalchemy import text
 
 from penstock.core.errors import Conflict, Fenced, InvalidRequest
@@ -22,6 +21,7 @@ from penstock.storage.metadata import (
     TaskFilter,
     TaskRow,
 )
+from tests.storage.replacing_kit import left_for
 
 DAY = Interval(0, 86_400_000)
 

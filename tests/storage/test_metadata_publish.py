@@ -17,9 +17,11 @@ from penstock.storage.metadata import (
     CountsRow,
     MetadataStore,
     PublishRequest,
+    QueryBatch,
     SegmentRow,
     TaskRow,
 )
+from penstock.storage.metadata.segment_overview import load_specs
 
 DAY = Interval(0, 86_400_000)
 
@@ -197,7 +199,7 @@ def test_the_files_of_all_segments_are_told_in_one_pass(store) -> None:
     store.publish(PublishRequest("t1", "d", (*rows, segment(2_500, payload={}))))
     store.segments.mark_unused(["d_v1_0"])
     told = sorted(
-        str(spec["path"]) for spec in store.segment_overviews.read(lambda o: list(o.load_specs()))
+        str(spec["path"]) for spec in store.segment_overviews.read(lambda o: list(load_specs(o)))
     )
     assert told == sorted(f"/{number}" for number in range(2_500))
 
@@ -542,3 +544,57 @@ def test_what_overlaps_others_of_its_version_stays_unused(store):
     outcome = store.publish(PublishRequest("t", "d", (late,), kind="append"))
     assert not outcome.ok
     assert "they are visible again" in outcome.reason
+
+
+def batch(query: str, number: int, at: int, datasource: str = "d", **more) -> PublishRequest:
+    row = segment(at, id=f"{datasource}_v1_{at}", datasource=datasource)
+    task = f"t{at}"
+    which = QueryBatch(query, number)
+    return PublishRequest(task, datasource, (row,), sequence_name=task, batch=which, **more)
+
+
+@pytest.mark.parametrize("kind", ["insert", "append"])
+def test_a_batch_of_a_query_is_published_once(store, kind) -> None:
+    assert store.publish(batch("q", 3, 0, kind=kind)).ok
+    again = store.publish(batch("q", 3, 1, kind=kind))
+    assert (again.ok, again.already_published, again.earlier_task) == (False, True, "t0")
+    assert again.reason == "batch 3 of the Spark query q was published before, by task t0"
+    # The task that published it repeats its publish.
+    own = store.publish(batch("q", 3, 0, kind=kind))
+    assert (own.ok, own.already_published, own.earlier_task) == (False, True, "")
+    earlier = store.publish(batch("q", 2, 2, kind=kind))
+    assert (earlier.ok, earlier.already_published) == (False, False)
+    assert "is before its batch 3" in earlier.reason
+    assert used(store) == ["d_v1_0"]
+    assert store.publish(batch("q", 5, 3, kind=kind)).ok
+    assert used(store) == ["d_v1_0", "d_v1_3"]
+
+
+def test_batches_of_queries_and_datasources_are_apart(store) -> None:
+    assert store.publish(batch("q", 3, 0)).ok
+    assert store.publish(batch("p", 3, 1)).ok
+    assert store.publish(batch("q", 3, 2, "e")).ok
+    assert store.publish(batch("q", 0, 3, "e")).ok is False
+    assert len(used(store)) == 3
+
+
+def test_a_refused_publish_records_no_batch(store) -> None:
+    with pytest.raises(InvalidRequest):
+        store.publish(batch("q", 3, 0, start_offsets={0: 1}))
+    assert store.publish(batch("q", 3, 1)).ok
+
+
+def test_of_two_tasks_with_one_batch_one_publishes(store) -> None:
+    outcomes = []
+
+    def publish(at: int) -> None:
+        outcomes.append(store.publish(batch("q", 1, at)))
+
+    threads = [threading.Thread(target=publish, args=(at,)) for at in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(one.ok for one in outcomes) == [False, False, False, True]
+    assert sum(one.already_published for one in outcomes) == 3
+    assert len(used(store)) == 1

@@ -20,6 +20,7 @@ from penstock.storage.metadata import (
     schema,
     segment_id,
 )
+from penstock.storage.metadata.migrations import rewrite_specs
 
 
 def task(name: str, datasource: str = "flights") -> TaskRow:
@@ -253,6 +254,28 @@ def test_what_was_kept_is_there_after_opening_again(database_url, clock) -> None
         assert store.offsets("s") == {0: 7}
 
 
+def test_stored_specs_are_rewritten_together_or_not_at_all(store) -> None:
+    store.tasks.insert_new([task("t1"), task("t2")])
+    store.supervisors.put("s", {"spec": 1})
+    store.supervisors.put("s", {"spec": 2})
+
+    def fail_at_two(spec: dict[str, object]) -> dict[str, object]:
+        if spec["spec"] == 2:
+            raise InvalidRequest("not this one")
+        return spec | {"changed": True}
+
+    with pytest.raises(InvalidRequest):
+        rewrite_specs(store._database, fail_at_two)
+    assert "changed" not in store.tasks.get("t1").payload
+    counts = rewrite_specs(
+        store._database, lambda one: one | {"ä": 1} if one["spec"] != 1 else None
+    )
+    assert counts == {"penstock_tasks": 2, "penstock_supervisors": 1}
+    assert store.tasks.get("t2").payload == task("t2").payload | {"ä": 1}
+    newest, oldest = store.supervisors.history("s")
+    assert (newest.payload, oldest.payload) == ({"spec": 2, "ä": 1}, {"spec": 1})
+
+
 def test_the_migrations_make_the_tables_that_the_code_expects(store) -> None:
     def compare(connection) -> None:
         found = inspect(connection)
@@ -296,28 +319,31 @@ def test_time_chunks_are_marked_whole(store) -> None:
     assert store.segments.mark_unused_at([("d", day)]) == 0
 
 
-def test_used_segments_are_summed_up(store) -> None:
+def test_used_segments_are_summed_up(store, clock) -> None:
     def put(number: int, interval: Interval, payload) -> None:
         name = segment_id("d", interval, "v", number)
         row = SegmentRow(name, "d", interval, "v", number, 0, payload)
         store.publish(PublishRequest("t", "d", (row,)))
 
     early, late = Interval(0, 10), Interval(20, 30)
-    put(0, early, {"size": 7})
+    put(0, early, {"size": 7, "totalRows": 3})
     put(1, early, {"size": 5_000_000_000})
     put(2, early, {})
     put(0, late, {"size": 1})
-    put(1, late, {"size": 100})
+    put(1, late, {"size": 100, "totalRows": 50})
     gone = segment_id("d", late, "v", 1)
     store.segments.mark_unused([gone])
+    newest_ms = clock.now_ms()
     assert store.segment_overviews.read(lambda o: o.totals()) == {
-        "d": SegmentTotals(Interval(0, 30), 4, 5_000_000_008)
+        "d": SegmentTotals(Interval(0, 30), 4, 5_000_000_008, 3, newest_ms)
     }
     assert store.segment_overviews.read(lambda o: o.totals("e")) == {}
     assert store.segment_overviews.read(lambda o: o.totals_by_time("d")) == [
         SegmentTotals(late, 1, 1),
-        SegmentTotals(early, 3, 5_000_000_007),
+        SegmentTotals(early, 3, 5_000_000_007, 3),
     ]
+    unused = store.segment_overviews.read(lambda o: o.totals_by_time("d", used=False))
+    assert unused == [SegmentTotals(late, 1, 100, 50)]
     within = store.segment_overviews.read(lambda o: o.totals_by_time("d", Interval(15, 30)))
     assert [one.interval for one in within] == [late]
     ids = store.segment_overviews.read(lambda o: o.ids("d"))

@@ -29,7 +29,7 @@ CASES = [
     (
         row_mapper.SEGMENTS,
         SegmentRow("i", "d", DAY, "v", 1, 2, {"a": None}, used=False, upgraded_from="x"),
-        {"changed_revision": 9},
+        {"changed_revision": 9, "bytes": 8, "row_count": 7, "publish_id": 6},
     ),
     (row_mapper.PENDING, PendingRow("d", DAY, "v", 1, 2, "s", 3, "p", "a", "u"), {}),
     (

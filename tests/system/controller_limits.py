@@ -14,19 +14,15 @@ import logging
 import os
 import sys
 import threading
-from pathlib import Path
 from typing import Final
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "flow"))
-
-import controller_kit
-from controller_kit import ControllerWorld, apply, number_in, state_of
 
 from penstock.core.threads import DEATHS
 from penstock.flow.controller.controller import ControllerOptions
 from penstock.flow.scheduling.dispatcher import SchedulerOptions
 from penstock.services.host.restart_policy import RESTART_REQUESTED
 from penstock.storage.disk import OsFileSystem
+from tests.flow import controller_kit
+from tests.flow.controller_kit import ControllerWorld, apply, number_in, state_of
 
 TOTAL: Final = 400
 CONTENT_BYTES: Final = 20_000

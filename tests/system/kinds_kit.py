@@ -14,7 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from load_kit import (
+from pydantic import JsonValue
+
+from penstock.services.sql_client import ask
+from tests.system.load_kit import (
     HOUR_MS,
     HOURS,
     START_MS,
@@ -22,9 +25,6 @@ from load_kit import (
     cents_of,
     stream_of_hours,
 )
-from pydantic import JsonValue
-
-from penstock.services.sql_client import ask
 
 EVERYBODY = ("peon", "spark", "worker", "overlord", "spark's python", "peon")
 # Spark's starts take most of the time: the first two stand for all, unless there is time for more.

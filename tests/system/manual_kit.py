@@ -19,10 +19,10 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from markdown_kit import ROOT, fences
-from walking_kit import Shown, within
 
 from penstock.core.clock import SystemClock
+from tests.docs.markdown_kit import ROOT, fences
+from tests.system.walking_kit import Shown, within
 
 PATIENCE_S = 120
 HOME = "/home/me"
@@ -165,11 +165,15 @@ class Reader:
         """Type a command; if it only reads, until it prints what the page shows."""
         deadline_s = self._clock.monotonic_s() + PATIENCE_S
         is_reading = READING.match(command.text) is not None
+        asked_s = self._clock.monotonic_s()
         while problem := self._problem(command):
             if not is_reading or self._clock.monotonic_s() > deadline_s:
                 pytest.fail(problem, pytrace=False)
+            # A query takes what the work that is waited for would have.
+            pause_s = min(3.0, max(0.5, 2 * (self._clock.monotonic_s() - asked_s)))
             with self._pause:
-                self._clock.wait(self._pause, 1.0)
+                self._clock.wait(self._pause, pause_s)
+            asked_s = self._clock.monotonic_s()
 
     def _problem(self, command: PageCommand) -> str:
         """Run a command once, and return in which way the page is wrong, or ""."""
@@ -211,6 +215,7 @@ class Reader:
         self._programs.mkdir(exist_ok=True)
         for name, words in {
             "python": (),
+            "python3": (),  # which Spark starts for its workers
             "penstock": ("-m", "penstock"),
             "pytest": ("-m", "pytest", "-p", "no:cacheprovider"),
         }.items():

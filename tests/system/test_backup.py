@@ -8,11 +8,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from load_kit import HALF, PARTITIONS, SUPERVISOR, TOPIC, Load, cents_of, compaction, running_rig
-from walking_kit import Walk, commands_of, write_files
 
 from penstock.broker.broker_client import BrokerClient
 from penstock.services.sql_client import ask
+from tests.system.load_kit import (
+    HALF,
+    PARTITIONS,
+    SUPERVISOR,
+    TOPIC,
+    Load,
+    cents_of,
+    compaction,
+    running_rig,
+)
+from tests.system.walking_kit import Walk, commands_of, write_files
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 

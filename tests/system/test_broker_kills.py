@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from v2_kit import V2, Frame, Message, batch, sized
+
+from tests.broker.v2_kit import V2, Frame, Message, batch, sized
 
 MINUTES = float(os.environ.get("PENSTOCK_KILLS_MINUTES", "0.3"))
 

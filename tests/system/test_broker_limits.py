@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import IO, Final, Self
 
 import pytest
-from limit_kit import check_refused, limit_folder, limitable, limited
-from v2_kit import V2, Frame, Message, batch, sized
+
+from tests.broker.v2_kit import V2, Frame, Message, batch, sized
+from tests.system.limit_kit import check_refused, limit_folder, limitable, limited
 
 CHILD: Final = Path(__file__).with_name("broker_limits.py")
 TOPICS: Final = ("a", "b")

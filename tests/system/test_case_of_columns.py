@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from serving_kit import until
 
 from penstock.core.errors import PenstockError
 from penstock.services.json_client import JsonClient
 from penstock.services.sql_client import ask
 from penstock.testing.server import LocalPenstock
+from tests.system.serving_kit import until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 

@@ -1,4 +1,7 @@
-"""The guide to a cluster, typed in order: PostgreSQL, an emulated S3, Spark with two workers."""
+"""The guide to a cluster, typed in order: PostgreSQL, an emulated S3, Spark with two workers.
+
+Then copies of segments are made, while the S3 hangs and the router is killed.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,25 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyspark
 import pytest
-from hostile_client_kit import (
+
+from penstock.core.clock import SystemClock
+from penstock.core.errors import PenstockError
+from penstock.services.host.data_folder import DataFolder, segment_cache_folder
+from penstock.services.json_client import JsonClient
+from tests.kits.hostile_client_kit import (
     LOOPBACK,
     answers_to,
     family,
@@ -26,17 +38,19 @@ from hostile_client_kit import (
     was_accepted,
     was_refused,
 )
-from postgres_server_kit import require_binaries, running_server
-from walking_kit import ROOT, Walk, commands_of
+from tests.storage.postgres_server_kit import require_binaries, running_server
+from tests.system.serving_kit import until
+from tests.system.walking_kit import ROOT, Walk, commands_of
 
-from penstock.core.clock import SystemClock
-from penstock.services.host.data_folder import DataFolder
+if TYPE_CHECKING:
+    import s3fs
 
 pytestmark = [pytest.mark.system, pytest.mark.postgres, pytest.mark.timeout(900)]
 
 SPARK_HOME = Path(pyspark.__path__[0])
 GUIDE = "howto/use-a-spark-cluster.md"
 PATIENCE_S = 180.0
+EMULATOR = 0  # the terminal of the S3, which is the first
 # Ports that ask for the secret: those of the master, two workers, the driver's RPC and its blocks,
 # and the blocks of two executors.
 ASKING = 7
@@ -64,6 +78,10 @@ class Terminals:
         self._running: list[subprocess.Popen[bytes]] = []
         self._clock = SystemClock()
         self._pause = threading.Condition()
+
+    def signal(self, number: int, code: int) -> None:
+        """Send a signal to one of them, by its number in the order of their start."""
+        self._running[number].send_signal(code)
 
     def open(self, *command: str) -> Path:
         """Run a command; return the file of what it prints."""
@@ -104,11 +122,14 @@ class Terminals:
             process.wait()
 
 
-@pytest.fixture
-def terminals(tmp_path: Path) -> Iterator[tuple[Terminals, dict[str, str]]]:
+@pytest.fixture(scope="module")
+def terminals(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[Terminals, dict[str, str]]]:
     binaries = require_binaries()
     if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
         pytest.skip("no Java that Spark's own scripts find")
+    folder = tmp_path_factory.mktemp("cluster")
     s3 = free_port()
     with running_server(binaries) as database:
         variables = {
@@ -121,10 +142,10 @@ def terminals(tmp_path: Path) -> Iterator[tuple[Terminals, dict[str, str]]]:
             "PYSPARK_PYTHON": sys.executable,
             # As for Penstock's own: these JVMs live for a minute.
             "JDK_JAVA_OPTIONS": os.environ["PENSTOCK_SPARK_JAVA_OPTIONS"],
-            "PENSTOCK_DATA_DIR": str(tmp_path / "data"),
+            "PENSTOCK_DATA_DIR": str(folder / "data"),
             "PENSTOCK_METADATA_URL": database.empty_database(),
         }
-        made = Terminals(tmp_path, variables)
+        made = Terminals(folder, variables)
         try:
             emulator = made.open(
                 sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(s3)
@@ -132,6 +153,7 @@ def terminals(tmp_path: Path) -> Iterator[tuple[Terminals, dict[str, str]]]:
             made.until_prints(emulator, "Running on")
             yield made, variables
         finally:
+            made.signal(EMULATOR, signal.SIGCONT)
             made.close()
 
 
@@ -176,18 +198,38 @@ def ports_refuse_another_user(pids: Sequence[int], connect: int, secret: str) ->
     assert all(map(was_accepted, answers.values())), answers
 
 
-def test_the_guide_to_a_cluster_works_as_it_is_written(
-    terminals: tuple[Terminals, dict[str, str]], tmp_path: Path
-) -> None:
+@dataclass(frozen=True)
+class Cluster:
+    """The cluster of the reader of the guide."""
+
+    opened: Terminals
+    store: s3fs.S3FileSystem
+    folder: Path
+
+    @property
+    def data(self) -> DataFolder:
+        return DataFolder(self.folder / "data")
+
+    def rows(self) -> object:
+        """Ask the fast engine, which reads copies of segments alone."""
+        client = self.data.read_client_file() or {}
+        context = {"engine": "fast", "useResultLevelCache": False}
+        body = {"query": "SELECT page, sum(ms) AS ms FROM clicks GROUP BY page", "context": context}
+        return JsonClient(str(client["http"])).post("/druid/v2/sql", body)
+
+
+@pytest.fixture(scope="module")
+def cluster(terminals: tuple[Terminals, dict[str, str]]) -> Cluster:
     # Here, because every process of a test run would load it to find the tests.
     import s3fs
 
     opened, variables = terminals
+    folder = Path(variables["PENSTOCK_DATA_DIR"]).parent
     store = s3fs.S3FileSystem(key="test", secret="test", endpoint_url=variables["AWS_ENDPOINT_URL"])
     store.mkdir("penstock")
-    make_secret(tmp_path)
+    make_secret(folder)
     spark, console = free_port(), free_port()
-    walk = Walk(tmp_path, variables, EXPECTED)
+    walk = Walk(folder, variables, EXPECTED)
     ports = ("--http", "127.0.0.1:0", "--broker-http", "127.0.0.1:0", "--broker-tcp", "127.0.0.1:0")
     for line in commands_of(GUIDE):
         command = line.replace(":7077", f":{spark}").replace("port 7077", f"port {spark}")
@@ -201,8 +243,34 @@ def test_the_guide_to_a_cluster_works_as_it_is_written(
             opened.until_prints(output, "ready after")
         else:
             walk.type(command)
-    secret = (tmp_path / "spark.secret").read_text().strip()
-    ports_refuse_another_user(opened.pids, connect_port(tmp_path / "data"), secret)
-    found = store.find("penstock/segments")
+    return Cluster(opened, store, folder)
+
+
+def test_the_guide_to_a_cluster_works_as_it_is_written(cluster: Cluster) -> None:
+    secret = (cluster.folder / "spark.secret").read_text().strip()
+    ports_refuse_another_user(cluster.opened.pids, connect_port(cluster.data.path), secret)
+    found = cluster.store.find("penstock/segments")
     assert [one for one in found if one.endswith(".parquet")]
-    assert not (DataFolder(tmp_path / "data").path / "segments").exists()
+    assert not (cluster.data.path / "segments").exists()
+
+
+def test_copies_of_segments_are_whole_after_a_kill_during_their_fetch(cluster: Cluster) -> None:
+    """The S3 does not answer while the router is killed, nor at the end."""
+    folder = segment_cache_folder(cluster.data)
+    expected = cluster.rows()
+    [copy] = folder.glob("*.parquet")
+    copy.unlink()
+    cluster.opened.signal(EMULATOR, signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(cluster.rows)
+        until("a copy is begun", lambda: bool([*folder.glob(".*.tmp")]))
+        os.kill(int(str(cluster.data.launcher_record()["router"]["pid"])), signal.SIGKILL)
+        with pytest.raises(PenstockError):
+            asked.result()
+    assert [*folder.glob(".*.tmp")]
+    cluster.opened.signal(EMULATOR, signal.SIGCONT)
+    until("the router answers again", lambda: cluster.rows() == expected)
+    assert [*folder.glob("*.parquet")] == [copy]
+    assert not [*folder.glob(".*.tmp")]
+    cluster.opened.signal(EMULATOR, signal.SIGSTOP)
+    assert cluster.rows() == expected

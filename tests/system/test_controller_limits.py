@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from controller_limits import TOTAL
-from limit_kit import limit_folder, limitable, limited, until, was_refused
 
 from penstock.services.host.restart_policy import RESTART_REQUESTED
+from tests.system.controller_limits import TOTAL
+from tests.system.limit_kit import limit_folder, limitable, limited, until, was_refused
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 

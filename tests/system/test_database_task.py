@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import httpx
 import orjson
 import pytest
-from postgres_server_kit import require_binaries
 from pydantic import JsonValue
-from reading_database_kit import ReadDatabase, running_database
-from serving_kit import until
 
 from penstock.testing.server import LocalPenstock
+from tests.storage.postgres_server_kit import require_binaries
+from tests.storage.reading_database_kit import ReadDatabase, running_database
+from tests.system.serving_kit import until
 
 pytestmark = [pytest.mark.system, pytest.mark.postgres, pytest.mark.timeout(600)]
 

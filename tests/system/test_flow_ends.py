@@ -7,10 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from test_flow_kills import Service
 
 from penstock.core.errors import PenstockError
 from penstock.services.host.restart_policy import FLOW_ENDS_MAX
+from tests.system.test_flow_kills import Service
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 

@@ -91,6 +91,8 @@ class Service:
     def reach(self) -> JsonClient | None:
         """Return a client of the one that runs now; a lease may be a predecessor's."""
         assert self.process.poll() is None, (self.folder.parent / "flow.log").read_text()[-3000:]
+        if not (self.folder / "format.json").exists():
+            return None  # the metadata of a new folder would not be its own
         with suppress(PenstockError):
             store = MetadataStore.open(
                 sqlite_url(f"{self.folder}/metadata.db"), clock=SystemClock()

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from flow_limits import open_folder
-from limit_kit import check_refused, limit_folder, limitable
+
+from tests.system.flow_limits import open_folder
+from tests.system.limit_kit import check_refused, limit_folder, limitable
 
 CHILD = Path(__file__).with_name("flow_limits.py")
 

@@ -18,7 +18,11 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from load_kit import (
+
+from penstock.broker.broker_client import BrokerClient
+from penstock.services.sql_client import ask
+from tests.storage.postgres_server_kit import PostgresServer, require_binaries, running_server
+from tests.system.load_kit import (
     HALF,
     PARTITIONS,
     SUPERVISOR,
@@ -30,10 +34,6 @@ from load_kit import (
     reindex,
     running_rig,
 )
-from postgres_server_kit import PostgresServer, require_binaries, running_server
-
-from penstock.broker.broker_client import BrokerClient
-from penstock.services.sql_client import ask
 
 MINUTES = float(os.environ.get("PENSTOCK_INDEXING_MINUTES", "0.3"))
 RATE_PER_S = int(os.environ.get("PENSTOCK_INDEXING_RATE", "2500"))

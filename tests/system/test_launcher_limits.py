@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from limit_kit import WAIT_S, limit_files, limited, until
+
+from tests.system.limit_kit import WAIT_S, limit_files, limited, until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
 

@@ -8,12 +8,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from manual_kit import HOME, PAGES, Reader, commands_of
-from markdown_kit import ROOT
-from serving_kit import serving
-from walking_kit import within
 
 from penstock.testing.server import LocalPenstock
+from tests.broker.kafka_kit import mock_cluster
+from tests.docs.markdown_kit import ROOT
+from tests.kits.this_host_kit import LISTED
+from tests.system.manual_kit import HOME, PAGES, Reader, commands_of
+from tests.system.serving_kit import serving
+from tests.system.walking_kit import within
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
@@ -28,6 +30,13 @@ def pages_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def kafka() -> Iterator[str]:
+    """Brokers of a cluster of librdkafka, for the page that reads from Kafka."""
+    with mock_cluster() as cluster:
+        yield cluster.servers
+
+
+@pytest.fixture(scope="module")
 def served(pages_folder: Path, shared_spark: str) -> Iterator[LocalPenstock]:
     """One Penstock for all pages: each has topics and datasources of its own."""
     processors = pages_folder.joinpath(*OWN_PROCESSORS)
@@ -36,6 +45,7 @@ def served(pages_folder: Path, shared_spark: str) -> Iterator[LocalPenstock]:
         "PENSTOCK_SPARK_CONNECT": shared_spark,
         "PENSTOCK_WORKER_CAPACITY": "8",
         "PENSTOCK_FLOW_MODULES": str(processors),
+        "PENSTOCK_REACHABLE_HOSTS": LISTED,  # for Kafka
     }
     with serving(pages_folder / "data", variables) as server:
         yield server
@@ -46,7 +56,7 @@ def served(pages_folder: Path, shared_spark: str) -> Iterator[LocalPenstock]:
     [page for page in PAGES if commands_of(page)],
     ids=lambda page: str(page.relative_to(ROOT / "docs").with_suffix("")),
 )
-def test_page(page: Path, served: LocalPenstock, pages_folder: Path) -> None:
+def test_page(page: Path, served: LocalPenstock, kafka: str, pages_folder: Path) -> None:
     folder = pages_folder / page.stem
     folder.mkdir(exist_ok=True)
     variables = {"PENSTOCK_DATA_DIR": str(served.folder)}
@@ -55,6 +65,8 @@ def test_page(page: Path, served: LocalPenstock, pages_folder: Path) -> None:
         "127.0.0.1:8888": urlsplit(served.api_url).netloc,
         "127.0.0.1:4151": urlsplit(served.http_url).netloc,
         "127.0.0.1:4150": served.tcp_address,
+        "kafka-1:9092,kafka-2:9092": kafka,
+        "asyncio.sleep(0.2)": "asyncio.sleep(0.1)",  # a reader types more slowly
     }
     try:
         Reader(folder, variables, addresses).follow(page)

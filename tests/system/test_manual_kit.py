@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from manual_kit import (
+
+from tests.docs.markdown_kit import fences
+from tests.system.manual_kit import (
     HOME,
     PAGES,
     READING,
@@ -17,7 +19,6 @@ from manual_kit import (
     needs_a_shell,
     parts_of,
 )
-from markdown_kit import fences
 
 PAGE = """# A page
 
@@ -50,7 +51,7 @@ def reader(tmp_path: Path) -> Reader:
 def test_the_parts_of_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "page.md"
     page.write_text(PAGE)
-    monkeypatch.setattr("markdown_kit.ROOT", tmp_path)
+    monkeypatch.setattr("tests.docs.markdown_kit.ROOT", tmp_path)
     assert parts_of(page) == [
         PageFile("page.md:3", "folder/spec.yaml", "type: penstock\n"),
         PageCommand("page.md:9", """penstock pub --topic a '{"b":\n1}'""", ("1 event published",)),

@@ -10,9 +10,9 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from load_kit import HALF, PARTITIONS, TOPIC, Rig, compaction, events, running_rig
 
 from penstock.broker.broker_client import BrokerClient
+from tests.system.load_kit import HALF, PARTITIONS, TOPIC, Rig, compaction, events, running_rig
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Self
 
 import pytest
-from worker_kit import wait_for
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Fenced
 from penstock.services.json_client import JsonClient
 from penstock.storage.metadata import MetadataStore, Term
 from penstock.storage.sqlite_urls import sqlite_url
+from tests.system.worker_kit import wait_for
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 

@@ -12,7 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from limit_kit import (
+
+from penstock.services.host.restart_policy import RESTART_REQUESTED
+from tests.system.limit_kit import (
     Asked,
     LimitedRole,
     check_refused,
@@ -22,8 +24,6 @@ from limit_kit import (
     until,
     works_again,
 )
-
-from penstock.services.host.restart_policy import RESTART_REQUESTED
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 

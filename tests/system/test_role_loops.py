@@ -15,13 +15,10 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-import loop_audit_kit
 import pytest
-from druid_page_kit import endpoints
-from flow_uses_kit import use_flows
-from sql_uses_kit import use_sql
 
 from penstock.broker.broker_client import BrokerClient
+from penstock.core.access.access_control import AccessControl
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError
 from penstock.services.json_client import JsonClient
@@ -29,6 +26,11 @@ from penstock.services.membership.leases import LeaseDirectory, LeaseView
 from penstock.services.membership.membership import BrokerFinder
 from penstock.services.options.table import PenstockOptions
 from penstock.storage.metadata import MetadataStore
+from tests.kits.druid_page_kit import endpoints
+from tests.kits.this_host_kit import LISTED
+from tests.loops import loop_audit_kit
+from tests.loops.flow_uses_kit import use_flows
+from tests.loops.sql_uses_kit import use_sql
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -92,7 +94,7 @@ class Roles:
             stderr=subprocess.DEVNULL,
             env=os.environ
             | loop_audit_kit.variables(self._report)
-            | {"PENSTOCK_SPARK_CONNECT": self._spark},
+            | {"PENSTOCK_SPARK_CONNECT": self._spark, "PENSTOCK_REACHABLE_HOSTS": LISTED},
             text=True,
         )
         self._running[role] = self._stack.enter_context(process)
@@ -127,8 +129,9 @@ def test_roles_find_a_broker_on_any_port_and_nothing_blocks_their_loops(
     report.touch()
     with ExitStack() as stack:
         roles = Roles(tmp_path / "data", shared_spark, report, stack)
-        for role in ("overlord", "worker", "router", "flow"):
+        for role in ("overlord", "worker", "router"):
             roles.start(role)
+        roles.start("flow", "--provenance-topic", "lineage")
         until("metadata", (roles.folder / "metadata.db").exists)
         store = stack.enter_context(_store(roles.folder))
         directory = LeaseDirectory(LeaseView(store.leases, SystemClock()))
@@ -161,7 +164,7 @@ def test_roles_find_a_broker_on_any_port_and_nothing_blocks_their_loops(
             broker.publish("clicks", [EVENT])
         until("the stream again", lambda: (status().get("latestOffsets") or {}).get("0") == 2)
         assert until("the router", lambda: _broker_of(apis["router"])) == second.url
-        _use_a_peon(overlord)
+        _use_a_peon(overlord, roles.folder)
         # Through the router, whose loop passes the requests on.
         use_flows(apis["router"], JsonClient(second.url), finder.tcp().port, tmp_path, until)
         use_sql(apis["router"].base_url, "clicks", until)
@@ -198,7 +201,7 @@ def _ask(api: JsonClient, method: str, path: str, body: bytes = b"") -> None:
         print(method, path, repr(error))  # many of them are refused: they are asked all the same
 
 
-def _use_a_peon(overlord: JsonClient) -> None:
+def _use_a_peon(overlord: JsonClient, folder: Path) -> None:
     """Ask for each page of a task, whose peon is audited as its worker is."""
 
     def running() -> tuple[str, str] | None:
@@ -211,7 +214,8 @@ def _use_a_peon(overlord: JsonClient) -> None:
         return None
 
     task_id, url = until("a running task", running)
-    peon = JsonClient(url, timeout_s=30)
+    bearer = AccessControl(folder / "access", SystemClock()).key.peon_bearer(task_id)
+    peon = JsonClient(url, token=bearer, timeout_s=30)
     for method, pages in (("GET", TASK_PAGES), ("POST", TASK_VERBS)):
         for page in pages:
             _ask(peon, method, f"/druid/worker/v1/chat/{task_id}/{page}")

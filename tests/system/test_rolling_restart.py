@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from load_kit import PARTITIONS, SUPERVISOR, TOPIC, Load, Rig
 
 from penstock.broker.broker_client import BrokerClient
 from penstock.core.errors import PenstockError
 from penstock.services.host.process import free_port
 from penstock.services.json_client import JsonClient
 from penstock.services.sql_client import ask
+from tests.system.load_kit import PARTITIONS, SUPERVISOR, TOPIC, Load, Rig
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from serving_kit import until
 
 from penstock.testing.server import LocalPenstock
+from tests.system.serving_kit import until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 

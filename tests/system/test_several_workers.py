@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from worker_kit import RealWorker, wait_for
 
 from penstock.core.clock import SystemClock
 from penstock.indexing.ports import TaskState
@@ -14,6 +13,7 @@ from penstock.services.api.process_clients import LeasedWorkers
 from penstock.services.membership.leases import LeaseDirectory
 from penstock.storage.metadata import MetadataStore
 from penstock.storage.sqlite_urls import sqlite_url
+from tests.system.worker_kit import RealWorker, wait_for
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 

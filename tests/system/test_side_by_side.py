@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from held_file_kit import held_file
-from serving_kit import until
 
 from penstock.services.json_client import JsonClient
 from penstock.services.sql_client import ask
 from penstock.testing.server import LocalPenstock
+from tests.client.held_file_kit import held_file
+from tests.system.serving_kit import until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 

@@ -14,11 +14,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from load_kit import PARTITIONS, SUPERVISOR, TOPIC, Load, Rig, running_rig
-from soak_samples_kit import Sample, files_below, require_bounded, rows_of, uses_of
 
 from penstock.broker.broker_client import BrokerClient
 from penstock.services.sql_client import ask
+from tests.kits.soak_samples_kit import Sample, files_below, require_bounded, rows_of, uses_of
+from tests.system.load_kit import PARTITIONS, SUPERVISOR, TOPIC, Load, Rig, running_rig
 
 MINUTES = float(os.environ.get("PENSTOCK_SOAK_MINUTES", "0"))
 HAND_OFF_S = float(os.environ.get("PENSTOCK_SOAK_HAND_OFF_S", "60"))

@@ -12,12 +12,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from serving_kit import until
 
 from penstock.services.demo.demo_run import processes_of
 from penstock.services.json_client import JsonClient
 from penstock.services.sql_client import ask
 from penstock.testing.server import LocalPenstock
+from tests.system.serving_kit import until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(420)]
 

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from markdown_kit import ROOT, fences
+
+from tests.docs.markdown_kit import ROOT, fences
 
 pytestmark = pytest.mark.system
 

@@ -18,8 +18,13 @@ from pathlib import Path
 
 import httpx
 import pytest
-from held_file_kit import held_file
-from kinds_kit import (
+from pydantic import JsonValue
+
+from penstock.broker.broker_client import BrokerClient
+from penstock.services.sql_client import ask
+from tests.client.held_file_kit import held_file
+from tests.kits.this_host_kit import LISTED
+from tests.system.kinds_kit import (
     BY_HOUR,
     FINDS,
     FOUND,
@@ -34,11 +39,7 @@ from kinds_kit import (
     strike_all,
     visits,
 )
-from load_kit import PARTITIONS, WHOLE, Load, Rig, compaction, running_rig
-from pydantic import JsonValue
-
-from penstock.broker.broker_client import BrokerClient
-from penstock.services.sql_client import ask
+from tests.system.load_kit import PARTITIONS, WHOLE, Load, Rig, compaction, running_rig
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(420)]
 
@@ -108,7 +109,8 @@ def counts(rig: Rig) -> list[object]:
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     # With the second JVM that users have by default.
     folder = tmp_path_factory.mktemp("up") / "data"
-    with running_rig(folder, {"PENSTOCK_QUERY_MEMORY": "1g"}) as made:
+    variables = {"PENSTOCK_QUERY_MEMORY": "1g", "PENSTOCK_REACHABLE_HOSTS": LISTED}
+    with running_rig(folder, variables) as made:
         with BrokerClient(made.server.broker_http) as broker:
             broker.create_topic("system", 2)
         made.api.post("/druid/indexer/v1/supervisor", SPEC)
@@ -134,6 +136,48 @@ PART = EVENTS // (len(VICTIMS) + 2) // BATCH * BATCH
 def test_events_are_in_sql_soon(rig: Rig) -> None:
     publish(rig, 0, PART)
     rig.until("the first events", lambda: counts(rig) == [PART, PART, 0, PART - 1])
+    require_same_answers(rig)
+
+
+def require_same_answers(rig: Rig) -> None:
+    """Insist that both engines give the same answers, whatever kinds of files there are."""
+    for sql in (
+        "SELECT count(*) AS many, count(DISTINCT seq) AS seqs, max(seq) AS top FROM system",
+        "SELECT kind, count(*) AS many, sum(seq) AS total FROM SYSTEM GROUP BY kind ORDER BY kind",
+        "SELECT __time, seq, kind FROM system WHERE seq >= ? ORDER BY seq DESC LIMIT 5",
+    ):
+        found = {}
+        for engine in ("spark", "fast"):
+            context = {"engine": engine, "noProjections": True}
+            parameters = [7] if "?" in sql else []
+            body = {"query": sql, "context": context, "parameters": parameters}
+            answer = httpx.post(f"{rig.server.http}/druid/v2/sql", json=body, timeout=60)
+            assert answer.headers.get("X-Penstock-Engine") == engine, answer.text
+            found[engine] = answer.json()
+        assert found["fast"] == found["spark"]
+
+
+def status_of(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def test_queries_see_their_view_only_where_the_host_allows_one(rig: Rig) -> None:
+    log = (rig.folder / "log" / "launcher.log").read_text()
+    if "queries run isolated: without a network" not in log:
+        pytest.skip(next((line for line in log.splitlines() if "view" in line), "no view"))
+    pids = {one.pid for one in rig.processes() if one.name == "queries"}
+    [pid] = [one for one in pids if int(status_of(one)["PPid"]) in pids]
+    jvm, status = Path(f"/proc/{pid}"), status_of(pid)
+    view = jvm / "root" / rig.folder.absolute().relative_to("/")
+    seen = {path.name for path in view.iterdir()}
+    assert seen == {"log", "run", "segments", "tasks", "tmp"}
+    assert [path.name for path in (view / "run").iterdir()] == ["queries"]
+    assert not (jvm / "root" / "etc" / "shadow").exists()
+    interfaces = (jvm / "net" / "dev").read_text().splitlines()[2:]
+    assert [line.split(":")[0].strip() for line in interfaces] == ["lo"]
+    assert (status["CapEff"], status["NoNewPrivs"]) == ("0" * 16, "1")
+    assert int(status["Uid"].split()[0]) != 0
 
 
 @pytest.mark.parametrize("name", VICTIMS)
@@ -148,20 +192,30 @@ def test_a_kill_loses_and_doubles_nothing(rig: Rig, name: str) -> None:
     assert counts(rig) == [end, end, 0, end - 1]
 
 
+def spark_answers(rig: Rig) -> bool:
+    """Return whether Spark answers a query, which the fast engine does not."""
+    return bool(ask(rig.api, "SELECT 1").rows)
+
+
+def require_answers(rig: Rig) -> None:
+    """Wait for the Spark of queries, which a test that failed may have left at its start."""
+    rig.until("answers", lambda: spark_answers(rig))
+
+
 def require_another_spark_of_queries(rig: Rig, sql: str, status: int, text: str) -> None:
     """Send a query that ends the Spark of queries, and wait until another one answers."""
 
     def pids() -> dict[str, int]:
         return {one.name: one.pid for one in rig.processes() if one.name in {"spark", "queries"}}
 
-    rig.until("both Sparks, and an answer", lambda: len(pids()) == 2 and bool(counts(rig)))
+    rig.until("both Sparks, and an answer", lambda: len(pids()) == 2 and spark_answers(rig))
     before = pids()
     body = {"query": sql, "context": {"timeout": 2_000 if status == 500 else 60_000}}
     answer = httpx.post(f"{rig.server.http}/druid/v2/sql", json=body, timeout=120)
     assert (answer.status_code, text in answer.text) == (status, True), answer.text
     old = before["queries"]
     rig.until("another Spark of queries", lambda: pids().get("queries", old) != old)
-    rig.until("answers", lambda: bool(counts(rig)))
+    require_answers(rig)
     assert pids()["spark"] == before["spark"]
 
 
@@ -231,7 +285,9 @@ def test_hand_off_publishes_segments_with_every_event(rig: Rig) -> None:
         return sum(one["totalRows"] for one in found["segments"]) >= EVENTS
 
     rig.until("the publish", published)
+    require_answers(rig)
     assert counts(rig) == [EVENTS, EVENTS, 0, EVENTS - 1]
+    require_same_answers(rig)
 
 
 def test_a_projection_answers_once_it_is_made(rig: Rig) -> None:
@@ -240,11 +296,12 @@ def test_a_projection_answers_once_it_is_made(rig: Rig) -> None:
 
     def answered(**context: object) -> str:
         """Return which projection answered, and rightly."""
-        body = {"query": asked, "context": context}
+        body = {"query": asked, "context": {"engine": "spark", **context}}
         answer = httpx.post(f"{rig.server.http}/druid/v2/sql", json=body, timeout=60)
         assert answer.json() == right
         return answer.headers.get("X-Penstock-Projection", "")
 
+    require_answers(rig)
     rig.until("the projection", lambda: answered() == "by%20kind")
     assert answered(useProjection="by kind") == "by%20kind"
     assert answered(noProjections=True) == ""
@@ -252,6 +309,7 @@ def test_a_projection_answers_once_it_is_made(rig: Rig) -> None:
 
 def test_a_topic_that_is_made_again_is_read_from_its_start(rig: Rig) -> None:
     """It grows longer than the committed offsets of the old one before anybody looks."""
+    require_answers(rig)
     (before, *_) = counts(rig)
     assert isinstance(before, int)
     with BrokerClient(rig.server.broker_http) as broker:
@@ -267,6 +325,7 @@ def test_a_topic_that_is_made_again_is_read_from_its_start(rig: Rig) -> None:
 @pytest.mark.timeout(900)
 def test_three_streams_at_once_are_exact_whatever_is_killed(rig: Rig) -> None:
     """One of rows as they are, one whose columns are found, and one that rolls its rows up."""
+    require_answers(rig)
     (before, *_, last) = counts(rig)
     assert isinstance(before, int)
     assert isinstance(last, int)

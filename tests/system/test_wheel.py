@@ -5,10 +5,14 @@ The commands run in an empty folder, without make, without a checkout and withou
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -82,11 +86,117 @@ def test_the_wheel_has_the_manual(home: Path) -> None:
     assert {"index.html", "search"} <= {path.name for path in site.iterdir()}
 
 
+@pytest.fixture(scope="module")
+def wheel() -> Path:
+    """The wheel that `scripts/setup wheel` has built in the checkout."""
+    (built,) = (ROOT / "dist").glob("*.whl")
+    return built
+
+
+# What the wheel is built from.
+SOURCES = ("src", "docs", "scripts", "pyproject.toml", "mkdocs.yml", "requirements.lock")
+TEXTS = ("README.md", "LICENSE", ".gitignore")
+# Another language, whose encoding is ASCII, another time zone and another order of sets.
+ELSEWHERE = {
+    "LC_ALL": "C",
+    "PYTHONCOERCECLOCALE": "0",
+    "PYTHONUTF8": "0",
+    "TZ": "Pacific/Kiritimati",
+    "PYTHONHASHSEED": "7",
+}
+
+
+def test_a_build_elsewhere_has_the_same_bytes(wheel: Path, tmp_path: Path) -> None:
+    """The other folder is a clone with the same files; it has no manual of an earlier build."""
+    clone = tmp_path / "a clone of another name"
+    if (ROOT / ".git").exists():
+        command = ("git", "clone", "-q", "--shared", "--no-checkout", ROOT, clone)
+        subprocess.run(command, check=True)
+    clone.mkdir(exist_ok=True)
+    ignored = shutil.ignore_patterns("__pycache__", "site", ".site-*")
+    for name in SOURCES + TEXTS:
+        if (ROOT / name).is_dir():
+            # Without their times and rights: those of the umask.
+            copy = (ROOT / name, clone / name)
+            shutil.copytree(*copy, ignore=ignored, copy_function=shutil.copyfile)
+        else:
+            shutil.copyfile(ROOT / name, clone / name)
+    kept = {name: value for name, value in os.environ.items() if name != "SOURCE_DATE_EPOCH"}
+    done = subprocess.run(
+        [sys.executable, "-m", "release", tmp_path / "dist"],
+        cwd=tmp_path,
+        env={**kept, **ELSEWHERE, "PYTHONPATH": str(clone / "scripts")},
+        umask=0o077,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (other,) = (tmp_path / "dist").glob("*.whl")
+    assert other.name == wheel.name
+    assert differences(wheel, other) == [], "if `dist` is old, run scripts/setup wheel"
+    assert other.read_bytes() == wheel.read_bytes()
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    """Return the names of entries that differ in content, time or rights."""
+    entries: list[dict[str, object]] = []
+    for path in (one, other):
+        with zipfile.ZipFile(path) as archive:
+            entries.append(
+                {
+                    entry.filename: (
+                        hashlib.sha256(archive.read(entry)).hexdigest(),
+                        entry.date_time,
+                        oct(entry.external_attr),
+                    )
+                    for entry in archive.infolist()
+                }
+            )
+    first, second = entries
+    return [name for name in {**first, **second} if first.get(name) != second.get(name)]
+
+
+def test_the_bill_of_materials_lies_in_the_wheel_and_beside_it(wheel: Path) -> None:
+    """PEP 770 names the folder within the wheel, from which installers copy it."""
+    (beside,) = wheel.parent.glob("*.cdx.json")
+    text = beside.read_text()
+    installed = [
+        path.read_text()
+        for home in INSTALLED
+        for path in home.glob(
+            "lib/python3.*/site-packages/penstock_io-*.dist-info/sboms/penstock-io.cdx.json"
+        )
+    ]
+    assert installed == [text] * len(INSTALLED)
+    with zipfile.ZipFile(wheel) as archive:
+        time = archive.infolist()[0].date_time
+    assert json.loads(text)["metadata"]["timestamp"].startswith("{}-{:02}-{:02}T".format(*time))
+
+
 @pytest.mark.parametrize("home", INSTALLED, ids=lambda home: home.name)
 def test_the_command_needs_no_checkout(home: Path, folder: Path) -> None:
     assert re.fullmatch(r"penstock \d+\.\d+\.\d+\n", penstock(home, folder, "--version"))
     penstock(home, folder, "init", "examples")
     assert {path.name for path in folder.iterdir()} == {"examples"}
+
+
+@pytest.mark.parametrize("home", INSTALLED[:1], ids=lambda home: home.name)
+def test_the_image_of_the_examples_copies_and_runs_what_the_wheel_has(
+    home: Path, folder: Path, wheel: Path
+) -> None:
+    """`tests/services/test_operator_files.py` reads the other lines of the file."""
+    penstock(home, folder, "init", "examples")
+    text = (folder / "examples" / "operations" / "Containerfile").read_text()
+    (copied,) = re.findall(r"^COPY (\S+) ", text, re.MULTILINE)
+    assert list(wheel.parent.glob(copied)) == [wheel]
+    (program,) = re.findall(r'^ENTRYPOINT \["(\w+)"\]$', text, re.MULTILINE)
+    assert (home / "bin" / program).is_file()
+    (command,) = re.findall(r"^CMD (\[.*\])$", text, re.MULTILINE)
+    name, *options = json.loads(command)
+    shown = penstock(home, folder, name, "--help")
+    assert [one for one in options if one.startswith("--") and one not in shown] == []
 
 
 IMPORT_ALL = """

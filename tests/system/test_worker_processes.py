@@ -10,11 +10,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from worker_kit import RealWorker, fork_servers, freeze, is_alive, peon_processes, wait_for
 
 from penstock.core.errors import Conflict
 from penstock.indexing.ports import HistoryPlace, TaskState
 from penstock.services.json_client import JsonClient
+from tests.system.worker_kit import (
+    RealWorker,
+    fork_servers,
+    freeze,
+    is_alive,
+    peon_processes,
+    wait_for,
+)
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 

@@ -19,7 +19,7 @@ from penstock.services.cli.entry import run
 ROOT = Path(__file__).parent.parent.parent
 PATIENCE_S = 90
 _FENCE = re.compile(r"```console\n(.*?)```", re.DOTALL)
-_FILE = re.compile(r"```\w+ (\S+)\n(.*?)```", re.DOTALL)
+_FILE = re.compile(r'```\w+ title="(\S+)"\n(.*?)```', re.DOTALL)
 
 
 def commands_of(page: str) -> list[str]:
@@ -33,7 +33,7 @@ def commands_of(page: str) -> list[str]:
 
 
 def write_files(page: str, folder: Path) -> list[str]:
-    """Write the files that a page shows, each behind its name, and return their names."""
+    """Write the files that a page shows, each with its name as title, and return their names."""
     found = _FILE.findall((ROOT / "docs" / page).read_text())
     for name, text in found:
         (folder / name).write_text(text)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
-from mailbox_kit import Interleaver, InterleavingFailure
 
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.mailbox import MailboxProcessor
 from penstock.testing.clock import DEFAULT_START_MS, VirtualClock
+from tests.harness.mailbox_kit import Interleaver, InterleavingFailure
 
 
 def test_time_passes_only_when_told() -> None:
@@ -43,7 +44,8 @@ def waiter(
 
 
 def test_a_wait_ends_when_its_time_has_come_and_not_before() -> None:
-    clock, outcomes = VirtualClock(), []
+    clock = VirtualClock()
+    outcomes: list[tuple[bool, float]] = []
     thread, _ = waiter(clock, 10, outcomes)
     clock.advance(9.999)
     assert clock.waiting == 1
@@ -54,7 +56,8 @@ def test_a_wait_ends_when_its_time_has_come_and_not_before() -> None:
 
 
 def test_a_wait_ends_when_notified_at_the_time_of_that() -> None:
-    clock, outcomes = VirtualClock(), []
+    clock = VirtualClock()
+    outcomes: list[tuple[bool, float]] = []
     thread, condition = waiter(clock, None, outcomes)
     clock.advance(1_000)
     with condition:
@@ -76,19 +79,24 @@ def test_waiting_for_waiters_that_never_come_is_an_error() -> None:
 
 def ticking(seed: int) -> tuple[Interleaver, list[str]]:
     clock = VirtualClock()
-    interleaver, said = Interleaver(clock, seed), []
+    interleaver = Interleaver(clock, seed)
+    said: list[str] = []
     for name in "abc":
         processor = MailboxProcessor(clock=clock, name=name)
-        processor.timers.schedule_every(1_000, lambda name=name: said.append(name))
+        processor.timers.schedule_every(1_000, partial(said.append, name))
         interleaver.add(name, processor)
     return interleaver, said
+
+
+def _has_sixty(said: list[str]) -> bool:
+    return len(said) == 60
 
 
 def test_the_same_seed_gives_the_same_steps_and_another_seed_others() -> None:
     stories = []
     for seed in (1, 1, 2):
         interleaver, said = ticking(seed)
-        interleaver.run(until=lambda said=said: len(said) == 60)
+        interleaver.run(until=partial(_has_sixty, said))
         assert interleaver.clock.monotonic_s() == 20
         stories.append(("".join(said), [str(step) for step in interleaver.steps]))
     assert stories[0] == stories[1] != stories[2]

@@ -1,8 +1,9 @@
 """Traces which modules one task, FlowFile, batch, event or message passes through.
 
-`python tests/ways/ways.py` prints for each of five ways the modules that ran, and the pairs of
-modules that call each other directly in both directions. Calls are recorded by `sys.setprofile`; a
-call counts if both frames belong to `penstock`, and the code of a module's import does not count.
+`PYTHONPATH=scripts python -m tests.ways.ways` prints for each of five ways the modules that ran,
+and the pairs of modules that call each other directly in both directions. Calls are recorded by
+`sys.setprofile`; a call counts if both frames belong to `penstock`, and the code of a module's
+import does not count.
 
 The modules of `RUNNERS` only run what they are given, as a thread pool or an event loop does: a
 mailbox runs mail, a lane runs calls, a database runs the work of a transaction. They know nothing
@@ -22,26 +23,20 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, Self
 
-if __name__ == "__main__":
-    TESTS = Path(__file__).parent.parent
-    sys.path[:0] = [
-        str(TESTS / name) for name in ("broker", "flow", "harness", "indexing", "services", "kits")
-    ]
-
-from batch_kit import BatchWorld, index, lines
-from broker_kit import RunningBroker
-from controller_kit import LINE, ControllerWorld, apply, wait_counted
-from indexing_kit import OneTask, event
-from overlord_kit import OverlordWorld, noop
-
 from penstock.broker.options import BrokerOptions
 from penstock.indexing.ports import TaskState
 from penstock.storage.disk import OsFileSystem
+from tests.broker.broker_kit import RunningBroker
+from tests.flow.controller_kit import LINE, ControllerWorld, apply, wait_counted
+from tests.indexing.batch_kit import BatchWorld, index, lines
+from tests.indexing.indexing_kit import OneTask, event
+from tests.services.overlord_kit import OverlordWorld, noop
 
 RUNNERS: Final = {
     "core.cleanup": "runs every clean-up step, although some of them raise",
     "core.threads": "runs the function of a thread, and reports what ended it",
     "indexing.batch.retrying_caller": "runs a call of a batch task, again while there is no answer",
+    "services.api.request_access": "passes requests on to the application that it protects",
     "mailbox.alarm": "runs the function that is due, on the thread of its mailbox",
     "mailbox.background_calls": "runs blocking calls on lanes, and what takes their outcomes",
     "mailbox.executor": "runs a command as mail, and passes its outcome to a future",

@@ -11,8 +11,8 @@ import time
 from collections import Counter
 from typing import Final
 
-from cluster_simulation.chance import FAULTS, WHIMS, Faults
-from cluster_simulation.run import run_seed, shrink, tell
+from tests.harness.cluster_simulation.chance import FAULTS, USER_ACTIONS, Faults
+from tests.harness.cluster_simulation.run import run_seed, shrink, tell
 
 _TOLD_EVERY: Final = 100
 
@@ -21,7 +21,7 @@ def main() -> int:
     """Run the seeds that were asked for; 1 if any has failed."""
     parser = argparse.ArgumentParser(prog="make simulate", description=__doc__)
     parser.add_argument("--seeds", default="0:100", help="one seed, or FIRST:END")
-    parser.add_argument("--without", action="append", default=[], choices=[*FAULTS, *WHIMS])
+    parser.add_argument("--without", action="append", default=[], choices=[*FAULTS, *USER_ACTIONS])
     parser.add_argument("--most", type=int, default=Faults().most, help="faults at most")
     parser.add_argument("--shrink", action="store_true", help="look for fewer faults")
     parser.add_argument("--story", type=int, default=40, help="lines of a failure's story")
@@ -59,7 +59,7 @@ def main() -> int:
 def fix_order_of_sets() -> None:
     """Begin again with the hashes of texts fixed, or a seed is another one in each process."""
     if os.environ.get("PYTHONHASHSEED") != "0":
-        command = [sys.executable, "-m", "cluster_simulation", *sys.argv[1:]]
+        command = [sys.executable, "-m", "tests.harness.cluster_simulation", *sys.argv[1:]]
         os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from cluster_simulation.cluster import Cluster
-    from cluster_simulation.world import Process
+    from tests.harness.cluster_simulation.cluster import Cluster
+    from tests.harness.cluster_simulation.world import Process
 
 _EVERY_S: Final = 0.05
 # A leader's term lasts 6 s, and a worker is lost after 30 s: outages shorter and longer are needed.

@@ -11,7 +11,7 @@ from penstock.indexing.engine import StreamRange, TopicRange
 from penstock.indexing.read_plan import AvailableRange, SeenTopic
 
 if TYPE_CHECKING:
-    from cluster_simulation.world import Process, SimulatedWorld
+    from tests.harness.cluster_simulation.world import Process, SimulatedWorld
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class Topics:
 
 
 class SimBroker:
-    """The broker, for one process; used only on strands."""
+    """The broker, for one process; used only on fibers."""
 
     def __init__(self, process: Process, held: Topics) -> None:
         self._process = process

@@ -45,7 +45,7 @@ FAULTS: Final[Mapping[str, float]] = {
 }
 """Kinds of faults, and their probability at each moment where they may occur."""
 
-WHIMS: Final = (
+USER_ACTIONS: Final = (
     "retention rules",
     "automatic compaction",
     "offset resets",
@@ -67,7 +67,7 @@ WHIMS: Final = (
 )
 """User actions beyond events and tasks, and rare modes; a run has few of them."""
 
-_WHIM: Final = 0.25
+_ACTION_PROBABILITY: Final = 0.25
 _CALM: Final = 0.1
 _OF_HOSTS: Final = frozenset(
     {
@@ -131,10 +131,10 @@ class Chance:
     def __post_init__(self) -> None:
         # Not every run has every fault, because otherwise rare ones would never occur alone.
         dice = self.of("rates")
-        of_hosts = _CALM if self.whim("calm hosts", 0.5) else 1.0
-        self.deletes_unused = self.whim("unused are deleted")
-        are_rivals = self.whim("leaders come and go")
-        absent = frozenset() if self.whim("unforeseen errors") else _UNFORESEEN
+        of_hosts = _CALM if self.has_action("calm hosts", 0.5) else 1.0
+        self.deletes_unused = self.has_action("unused are deleted")
+        are_rivals = self.has_action("leaders come and go")
+        absent = frozenset() if self.has_action("unforeseen errors") else _UNFORESEEN
         for kind, rate in FAULTS.items():
             factor = dice.choice([0.0, 0.5, 1.0, 1.0, 3.0])
             if are_rivals and kind in _OF_LEADERS:
@@ -152,7 +152,7 @@ class Chance:
             found = self._dice[name] = random.Random(f"{self.seed} {name}")
         return found
 
-    def whim(self, kind: str, likely: float = _WHIM) -> bool:
+    def has_action(self, kind: str, likely: float = _ACTION_PROBABILITY) -> bool:
         """Return whether this run has a user action. Call it once for each kind."""
         drawn = self.of(kind).random() < likely
         return (drawn or kind in self.faults.always) and kind not in self.faults.without

@@ -14,27 +14,27 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from engine_kit import read_rows
 from msgspec import structs
 
-from cluster_simulation.admin_actions import days_interval
-from cluster_simulation.cluster import PUBLISHES
-from cluster_simulation.duties import RETENTION
-from cluster_simulation.ledger import Change, Ledger, few
-from cluster_simulation.users import DATASOURCE, Batch, Fate, day_of
 from penstock.core.errors import PenstockError
 from penstock.indexing.overlord.compaction.compaction_duty import TASK_PREFIX
 from penstock.indexing.ports import TaskState
 from penstock.indexing.task_spec import TASK_TYPE
 from penstock.segments.catalog import Catalog
+from tests.harness.cluster_simulation.admin_actions import days_interval
+from tests.harness.cluster_simulation.cluster import PUBLISHES
+from tests.harness.cluster_simulation.duties import RETENTION
+from tests.harness.cluster_simulation.ledger import Change, Ledger, few
+from tests.harness.cluster_simulation.users import DATASOURCE, Batch, Fate, day_of
+from tests.harness.engine_kit import read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from cluster_simulation.cluster import Cluster
-    from cluster_simulation.users import Users
-    from cluster_simulation.world import Process
     from penstock.storage.metadata import LockRow, SegmentRow, Snapshot
+    from tests.harness.cluster_simulation.cluster import Cluster
+    from tests.harness.cluster_simulation.users import Users
+    from tests.harness.cluster_simulation.world import Process
 
 _TIME: Final = "__time"
 # Announced files of published sequences, or of tasks that have ended.
@@ -120,7 +120,7 @@ class Checker:
             return moved
         if batch is not None:
             return ledger.batch(self.commits, batch, partial(self._since, task_id), change)
-        if (mark := self.users.whims.mark) is not None:
+        if (mark := self.users.admin_actions.mark) is not None:
             if not mark.used:
                 return ledger.taken_out({mark.day}, change, wholly=True)
             wrong = (
@@ -128,7 +128,7 @@ class Checker:
             )
             return wrong or ledger.brought_back(change)
         if acting.startswith(RETENTION):
-            days = set[int]().union(*self.users.whims.dropped[int(words[-1]) :])
+            days = set[int]().union(*self.users.admin_actions.dropped[int(words[-1]) :])
             return ledger.taken_out(days, change, wholly=False)
         return "" if change.is_none else f"changed what is published: {change}"
 
@@ -185,7 +185,7 @@ class Checker:
         if self.cluster.world.chance.deletes_unused:
             unused = self.cluster.database.rows("SELECT id FROM penstock_segments WHERE NOT used")
             yield from (f"unused segment {name}" for (name,) in unused)
-        dropped = self.users.whims.dropped[-1]
+        dropped = self.users.admin_actions.dropped[-1]
         kept = {self.ledger.days[n] for n in self._view} & dropped
         yield from (f"day {day}, which is to be dropped" for day in sorted(kept))
         yield from self._left_files()
@@ -195,7 +195,9 @@ class Checker:
     def _read_view(self, snapshot: Snapshot, who: str) -> Counter[int]:
         """Return how often each row is published; check that no row occurs twice without reason."""
         found = self._visible(self._catalogue, snapshot)
-        if not self.users.whims.are_resets and (twice := [n for n in found if found[n] > 1]):
+        if not self.users.admin_actions.are_resets and (
+            twice := [n for n in found if found[n] > 1]
+        ):
             self._fail(f"{who} made rows visible twice: {few(twice)}")
         self._check_announced(snapshot, who)
         return found
@@ -311,7 +313,7 @@ class Checker:
 
         They must be the first offsets, or those of a user's reset.
         """
-        now, asked = self._offsets, self.users.whims.asked
+        now, asked = self._offsets, self.users.admin_actions.asked
         for p in before.keys() | now.keys():
             was, is_now = before.get(p, 0), now.get(p, 0)
             if was != is_now:

@@ -11,14 +11,6 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from cluster_simulation.broker import SimBroker, Topics
-from cluster_simulation.database import SharedDatabase, store_of
-from cluster_simulation.duties import duties_of
-from cluster_simulation.memory import MemoryDatabase
-from cluster_simulation.network import Publishes, call, wait_for
-from cluster_simulation.peons import SimPeon
-from cluster_simulation.stores import Files, SimDeepStore
-from cluster_simulation.world import Process, SimulatedWorld, StrandLanes, UndividedLanes
 from penstock.core.errors import Closed, Fenced, PenstockError, Unavailable
 from penstock.indexing.overlord import Overlord, OverlordOptions, OverlordPorts
 from penstock.indexing.overlord.runner.runner import RunnerOptions
@@ -28,6 +20,19 @@ from penstock.indexing.worker import Worker, WorkerOptions
 from penstock.mailbox import MailboxProcessor
 from penstock.services.membership.election import TermContest
 from penstock.storage.metadata import MetadataStore
+from tests.harness.cluster_simulation.broker import SimBroker, Topics
+from tests.harness.cluster_simulation.database import SharedDatabase, store_of
+from tests.harness.cluster_simulation.duties import duties_of
+from tests.harness.cluster_simulation.memory import MemoryDatabase
+from tests.harness.cluster_simulation.network import Publishes, call, wait_for
+from tests.harness.cluster_simulation.peons import SimPeon
+from tests.harness.cluster_simulation.stores import Files, SimDeepStore
+from tests.harness.cluster_simulation.world import (
+    FiberLanes,
+    Process,
+    SimulatedWorld,
+    UndividedLanes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -140,7 +145,7 @@ class Cluster:
     def perform(
         self, process: Process, task_id: str, worker: str, form: Mapping[str, object]
     ) -> object:
-        """Perform an action of a task on the leader, for a worker; on a strand.
+        """Perform an action of a task on the leader, for a worker; on a fiber.
 
         Checks that of two workers that have the same task, because of a late request, only one's
         actions are performed.
@@ -155,9 +160,9 @@ class Cluster:
         overlord = leader.overlord
 
         def act() -> object:
-            strand = self.world.current
-            assert strand is not None
-            strand.acting = f"action {form['type']} {task_id}"
+            fiber = self.world.current
+            assert fiber is not None
+            fiber.acting = f"action {form['type']} {task_id}"
             if publishes:
                 self.publishes.arrive()
             answer = overlord.perform_action(task_id, form, worker)
@@ -220,7 +225,7 @@ class SimOverlord:
                 broker=SimBroker(process, cluster.topics),
                 peons=_Peons(cluster, process),
                 workers=workers,
-                lanes=StrandLanes(process),
+                lanes=FiberLanes(process),
                 lock_lanes=UndividedLanes(cluster.world),
                 clock=process.clock,
                 new_token=cluster.token,
@@ -312,6 +317,7 @@ class SimWorker:
         self.host: Final = f"{name}:8091"
         self.folder: Final = cluster.folder / name
         self._cluster = cluster
+        cluster.truth.roots.register(name, str(self.folder))
         self.start()
 
     def start(self) -> None:
@@ -327,7 +333,7 @@ class SimWorker:
             self,
             process.processor,
             process.clock,
-            StrandLanes(process),
+            FiberLanes(process),
             WorkerOptions(
                 cluster.shape.slots, watch_interval_ms=1_000, deaths_max=30, forget_delay_ms=5_000
             ),

@@ -17,9 +17,9 @@ from penstock.storage.metadata import MetadataStore, schema
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cluster_simulation.world import Process
     from penstock.storage.metadata import Term
     from penstock.storage.metadata.sql_database import Transactions
+    from tests.harness.cluster_simulation.world import Process
 
 T = TypeVar("T")
 

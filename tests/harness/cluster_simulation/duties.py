@@ -1,4 +1,4 @@
-"""Duties of a simulated overlord: the real ones, with the waits of strands."""
+"""Duties of a simulated overlord: the real ones, with the waits of fibers."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from cluster_simulation.network import wait_for
 from penstock.indexing.overlord.compaction.compaction_duty import CompactionDuty
 from penstock.indexing.overlord.duties.janitor import JanitorDuty
 from penstock.indexing.overlord.duties.retention import RetentionDuty
 from penstock.indexing.overlord.duties.unused_segments import UnusedSegmentsDuty
+from tests.harness.cluster_simulation.network import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cluster_simulation.stores import SimDeepStore
-    from cluster_simulation.world import Process
     from penstock.indexing.overlord.duties.duty import Duty, DutyTools
+    from tests.harness.cluster_simulation.stores import SimDeepStore
+    from tests.harness.cluster_simulation.world import Process
 
 T = TypeVar("T")
 
@@ -72,17 +72,17 @@ class _Retention:
 
     def run(self) -> None:
         """Do one round."""
-        strand = self._process.world.current
-        assert strand is not None, "duties run on lanes"
-        before, strand.acting = strand.acting, f"{RETENTION} {self._rules()}"
+        fiber = self._process.world.current
+        assert fiber is not None, "duties run on lanes"
+        before, fiber.acting = fiber.acting, f"{RETENTION} {self._rules()}"
         try:
             self._inner.run()
         finally:
-            strand.acting = before
+            fiber.acting = before
 
 
 class _Awaited(Future[T]):
-    """Answer of a mailbox, for a strand: other strands run while it waits."""
+    """Answer of a mailbox, for a fiber: other fibers run while it waits."""
 
     def __init__(self, process: Process, answer: Future[T]) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""Blocking code on one thread's schedule: strands alternate, and only one of them ever runs.
+"""Blocking code on one thread's schedule: fibers alternate, and only one of them ever runs.
 
-A strand is a thread that runs while the scheduler waits for it, and stops where it would block. So
+A fiber is a thread that runs while the scheduler waits for it, and stops where it would block. So
 blocking code can be interleaved in an order given by the seed, at those places only.
 """
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @contextmanager
 def one_core() -> Iterator[None]:
-    """Keep this thread, and the strands that start meanwhile, on one core.
+    """Keep this thread, and the fibers that start meanwhile, on one core.
 
     Only one of them ever runs, and a core that continues with the next one need not wake another: a
     run takes half of the time or less. Each process picks a core by its number, so that several use
@@ -49,14 +49,14 @@ def _baton() -> threading.Lock:
 
 
 class _Carrier:
-    """A thread that runs strands one after the other, because starting a thread is slow."""
+    """A thread that runs fibers one after the other, because starting a thread is slow."""
 
     idle: ClassVar[list[_Carrier]] = []
 
     def __init__(self) -> None:
         self._wake = _baton()
         self._work: Callable[[], Callable[[], None]] | None = None
-        threading.Thread(target=self._serve, name="strands", daemon=True).start()
+        threading.Thread(target=self._serve, name="fibers", daemon=True).start()
 
     @classmethod
     def run(cls, work: Callable[[], Callable[[], None]]) -> None:
@@ -74,7 +74,7 @@ class _Carrier:
             self._wake.acquire()
             assert self._work is not None
             say_done = self._work()
-            # The next strand may give this thread its next work at once.
+            # The next fiber may give this thread its next work at once.
             self.idle.append(self)
             say_done()
 
@@ -106,7 +106,7 @@ class Fiber(Generic[T]):
     # The scheduler's thread
 
     def resume(self) -> None:
-        """Run the strand until it pauses or ends."""
+        """Run the fiber until it pauses or ends."""
         if not self._begun:
             self._begun = True
             _Carrier.run(self._run)
@@ -122,14 +122,14 @@ class Fiber(Generic[T]):
             self._turn.acquire()
 
     def kill(self) -> None:
-        """End the strand where it waits. Not from the strand itself: that raises `Killed`."""
+        """End the fiber where it waits. Not from the fiber itself: that raises `Killed`."""
         self._killed = True
         if not self._begun:
             self.finished = True
         while not self.finished:
             self.resume()
 
-    # The strand's own thread
+    # The fiber's own thread
 
     def pause(self, until_s: float, is_ready: Callable[[], bool] = lambda: False) -> None:
         """Let others run until a time, or until a condition holds.
@@ -147,7 +147,7 @@ class Fiber(Generic[T]):
         def run() -> None:
             try:
                 done.set_result(work())
-            except BaseException as error:  # noqa: BLE001 - it is raised on the strand
+            except BaseException as error:  # noqa: BLE001 - it is raised on the fiber
                 done.set_exception(error)
 
         self._request = run
@@ -167,7 +167,7 @@ class Fiber(Generic[T]):
             result = work()
         except Killed:
             self._killed = True
-        except BaseException as error:  # noqa: BLE001 - passed to the strand's waiter
+        except BaseException as error:  # noqa: BLE001 - passed to the fiber's waiter
             self.future.set_exception(error)
         else:
             self.future.set_result(result)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from cluster_simulation.users import Batch
+    from tests.harness.cluster_simulation.users import Batch
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Calls between processes: each a strand of the called process, with all faults on the way.
+"""Calls between processes: each a fiber of the called process, with all faults on the way.
 
 Publishes are also late, unanswered and repeated. A publish whose answer was lost must not be
 refused when it is repeated, or a task whose rows are visible would fail.
@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import orjson
 
-from cluster_simulation.fibers import Killed
 from penstock.core.errors import Unavailable
 from penstock.indexing.actions import PublishSegments
+from tests.harness.cluster_simulation.fibers import Killed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from cluster_simulation.world import Process, SimulatedWorld
     from penstock.core.intervals import Interval
+    from tests.harness.cluster_simulation.world import Process, SimulatedWorld
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ def call(
     *,
     timeout_s: float = _TIMEOUT_S,
 ) -> T:
-    """Call another process and return its answer; on a strand of the caller.
+    """Call another process and return its answer; on a fiber of the caller.
 
     A request may be late, lost, or sent twice; an answer may be lost, or late.
 
@@ -76,9 +76,9 @@ def call(
 
 
 def wait_for(process: Process, is_done: Callable[[], bool], timeout_s: float = _TIMEOUT_S) -> None:
-    """Wait on a strand until a condition holds. Raises Unavailable if it does not.
+    """Wait on a fiber until a condition holds. Raises Unavailable if it does not.
 
-    Work on a mailbox ends when the mailbox has run it, which a strand cannot force.
+    Work on a mailbox ends when the mailbox has run it, which a fiber cannot force.
     """
     world = process.world
     until_s = world.now_s + timeout_s
@@ -104,7 +104,7 @@ class Publishes:
     _through: set[bytes] = field(default_factory=set)
 
     def be_late(self, form: Mapping[str, object]) -> None:
-        """Delay a publish, so that the state on which its task decided changes; on a strand."""
+        """Delay a publish, so that the state on which its task decided changes; on a fiber."""
         chance = self.world.chance
         self.decided([row.interval for row in PublishSegments.from_json(form).segments])
         if chance.fault("publish late"):
@@ -113,7 +113,7 @@ class Publishes:
             self.world.pause(chance.of("very late publishes").uniform(*_VERY_LATE_S))
 
     def arrive(self) -> None:
-        """Delay the arrival of a publish, whatever happens to its task; on a strand."""
+        """Delay the arrival of a publish, whatever happens to its task; on a fiber."""
         chance = self.world.chance
         if chance.fault("publish under way"):
             self.world.pause(chance.of("publishes under way").uniform(0.0, _LATE_MAX_S))

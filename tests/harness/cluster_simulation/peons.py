@@ -1,7 +1,7 @@
 """Peons: each a process that runs one task in its folder, as the worker's `PeonProcess`.
 
-Streaming tasks run mail by mail, and their blocking calls run on strands. Batch tasks, which block,
-are strands themselves, run by the real `Peon`.
+Streaming tasks run mail by mail, and their blocking calls run on fibers. Batch tasks, which block,
+are fibers themselves, run by the real `Peon`.
 """
 
 from __future__ import annotations
@@ -9,11 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import orjson
-from engine_kit import FakeBatchEngine, FakeEngine
 
-from cluster_simulation.broker import SimBroker
-from cluster_simulation.fibers import Killed
-from cluster_simulation.world import Process, StrandLanes
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.indexing.batch.batch_ports import BatchPorts
 from penstock.indexing.batch.task_kinds import batch_kinds
@@ -27,17 +23,21 @@ from penstock.indexing.worker.builtin_kinds import noop_kind
 from penstock.indexing.worker.peon import Peon
 from penstock.indexing.worker.peon_task import TaskKinds
 from penstock.indexing.worker.task_attempts import AttemptEnd, TaskAttempts
+from tests.harness.cluster_simulation.broker import SimBroker
+from tests.harness.cluster_simulation.fibers import Killed
+from tests.harness.cluster_simulation.world import FiberLanes, Process
+from tests.harness.engine_kit import FakeBatchEngine, FakeEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from cluster_simulation.broker import Topics
-    from cluster_simulation.stores import SimDeepStore
-    from cluster_simulation.world import SimulatedWorld
     from penstock.indexing.ports import TaskAction
     from penstock.indexing.task_spec import TaskSpec
     from penstock.indexing.worker.peon_task import PeonTask
     from penstock.storage.filesystem import FolderLock
+    from tests.harness.cluster_simulation.broker import Topics
+    from tests.harness.cluster_simulation.stores import SimDeepStore
+    from tests.harness.cluster_simulation.world import SimulatedWorld
 
 R = TypeVar("R")
 
@@ -143,7 +143,7 @@ class SimPeon:
             actions=self._actions(spec.id),
             deep_store=cluster.deep_store(process),
             fs=process.fs,
-            lanes=StrandLanes(process),
+            lanes=FiberLanes(process),
             clock=process.clock,
             new_token=cluster.token,
         )
@@ -180,7 +180,7 @@ class SimPeon:
             if self.process.world.is_unforeseen(error):
                 self._exit(1)
                 return
-            # The boundary: nothing waits for this strand, and a bug anywhere fails the seed.
+            # The boundary: nothing waits for this fiber, and a bug anywhere fails the seed.
             text = f"{self.process.name}: {error!r}"
             self.process.world.violation = self.process.world.violation or text
             raise

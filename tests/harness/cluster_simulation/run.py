@@ -13,14 +13,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
-from cluster_simulation.accidents import Accidents
-from cluster_simulation.chance import FAULTS, WHIMS, Chance, Faults
-from cluster_simulation.checker import Checker, Violation
-from cluster_simulation.cluster import Cluster, Shape
-from cluster_simulation.fibers import one_core
-from cluster_simulation.users import DATASOURCE, Users, Wishes
-from cluster_simulation.world import SimulatedWorld
 from penstock.core.errors import PenstockError
+from tests.harness.cluster_simulation.accidents import Accidents
+from tests.harness.cluster_simulation.chance import FAULTS, USER_ACTIONS, Chance, Faults
+from tests.harness.cluster_simulation.checker import Checker, Violation
+from tests.harness.cluster_simulation.cluster import Cluster, Shape
+from tests.harness.cluster_simulation.fibers import one_core
+from tests.harness.cluster_simulation.users import DATASOURCE, Users, Wishes
+from tests.harness.cluster_simulation.world import SimulatedWorld
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,7 +89,7 @@ def require_seed(seed: int, faults: Faults | None = None) -> Outcome:
 def shrink(outcome: Outcome, faults: Faults, say: Callable[[str], None]) -> tuple[Outcome, Faults]:
     """Search for fewer faults with which a seed fails; return the smallest run that was found."""
     best, found = outcome, faults
-    for kind in (*WHIMS, *FAULTS):
+    for kind in (*USER_ACTIONS, *FAULTS):
         if kind in FAULTS and not best.faults.get(kind):
             found = replace(found, without=found.without | {kind})
             continue

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from cluster_simulation.world import Process
     from penstock.segments.deep_storage import KnownFiles, PushedFile
     from penstock.segments.segment import SegmentId
+    from tests.harness.cluster_simulation.world import Process
 
 
 class Files:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import orjson
 
-from cluster_simulation.admin_actions import AdminActions, days_interval
-from cluster_simulation.world import DAY_MS, DAYS, START_MS
 from penstock.core.errors import PenstockError
 from penstock.core.intervals import format_time
 from penstock.indexing.batch.input_segments import visible_segments
+from tests.harness.cluster_simulation.admin_actions import AdminActions, days_interval
+from tests.harness.cluster_simulation.world import DAY_MS, DAYS, START_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
-    from cluster_simulation.cluster import Cluster, SimOverlord
     from penstock.core.intervals import Interval
+    from tests.harness.cluster_simulation.cluster import Cluster, SimOverlord
 
 T = TypeVar("T")
 
@@ -105,7 +105,7 @@ class Users:
         good: Events sent that can be parsed.
         bad: Number of events sent that cannot be parsed.
         batches: Batch tasks by id.
-        whims: Further user actions.
+        admin_actions: Further user actions.
         events: Events of each stream partition: the number, or None if unparseable.
         places: The stream partition and the offset of each event.
         late: Streams drop the first day as too old.
@@ -117,7 +117,7 @@ class Users:
     good: set[int] = field(default_factory=set)
     bad: int = 0
     batches: dict[str, Batch] = field(default_factory=dict)
-    whims: AdminActions = field(init=False)
+    admin_actions: AdminActions = field(init=False)
     events: list[list[int | None]] = field(default_factory=lambda: [[], []])
     places: dict[int, tuple[int, int]] = field(default_factory=dict)
     late: bool = False
@@ -134,7 +134,7 @@ class Users:
     _written: int = _BATCH_EVENTS
 
     def __post_init__(self) -> None:
-        self.whims = AdminActions(
+        self.admin_actions = AdminActions(
             self.cluster,
             DATASOURCE,
             self.wishes.concurrent,
@@ -143,19 +143,19 @@ class Users:
             ),
             lambda tasks, replicas: self.want_supervisor(tasks=tasks, replicas=replicas),
         )
-        self._mixes_locks = self.cluster.world.chance.whim("mixed locks")
-        if self.cluster.world.chance.whim("released locks"):
+        self._mixes_locks = self.cluster.world.chance.has_action("mixed locks")
+        if self.cluster.world.chance.has_action("released locks"):
             self._releases = {"releaseLocksOnHandoff": True}
-        if self.cluster.world.chance.whim("scaling by cost"):
+        if self.cluster.world.chance.has_action("scaling by cost"):
             self._scaling = {"autoScalerConfig": dict(_SCALER)}
-        if self.cluster.world.chance.whim("server priorities"):
+        if self.cluster.world.chance.has_action("server priorities"):
             self._prioritize()
-        self._compacts_some = self.cluster.world.chance.whim("minor compactions")
-        self._locks_segments = self.cluster.world.chance.whim("locks of segments")
-        if self.cluster.world.chance.whim("message windows"):
+        self._compacts_some = self.cluster.world.chance.has_action("minor compactions")
+        self._locks_segments = self.cluster.world.chance.has_action("locks of segments")
+        if self.cluster.world.chance.has_action("message windows"):
             dice = self.cluster.world.chance.of("message windows")
             self.late, self.early = dice.choice([(True, True), (True, False), (False, True)])
-        self.cluster.rules_version = lambda: len(self.whims.dropped) - 1
+        self.cluster.rules_version = lambda: len(self.admin_actions.dropped) - 1
 
     def begin(self) -> None:
         """Create the topic, and submit the supervisor until it exists."""
@@ -163,13 +163,13 @@ class Users:
         self.active = True
         self.want_supervisor()
         self._soon()
-        self.whims.begin()
-        if self.wishes.batches and self.cluster.world.chance.whim("tasks together"):
+        self.admin_actions.begin()
+        if self.wishes.batches and self.cluster.world.chance.has_action("tasks together"):
             self._meet()
 
     def end(self) -> None:
         """Make no further requests."""
-        self.active = self.whims.active = False
+        self.active = self.admin_actions.active = False
 
     def between(self, start: Mapping[int, int], end: Mapping[int, int]) -> list[int | None]:
         """Return the events between offsets; None for events that cannot be parsed."""
@@ -298,7 +298,7 @@ class Users:
         if wish == "send":
             self.send(dice.randrange(1, 40))
         elif wish == "mark":
-            self.whims.mark_day(dice.randrange(DAYS), used=False)
+            self.admin_actions.mark_day(dice.randrange(DAYS), used=False)
         elif wish in {"append", "overwrite", "replace", "compact", "kill", "noop"}:
             first = dice.randrange(DAYS)
             last = dice.randrange(first, DAYS)

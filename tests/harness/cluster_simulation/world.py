@@ -1,6 +1,6 @@
 """The simulated world: processes, time, and the order of events.
 
-Owns the virtual time and the schedule. A process is a mailbox, strands, or both. It may die, pause,
+Owns the virtual time and the schedule. A process is a mailbox, fibers, or both. It may die, pause,
 have a wrong wall clock, be cut off from others, and have a full disk. This module does not know
 what a process does.
 """
@@ -14,17 +14,17 @@ from collections import deque
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from cluster_simulation.fibers import Fiber, Killed
 from penstock.core.errors import Closed, Unavailable
 from penstock.core.threads import promise
 from penstock.storage.disk import OsFileSystem
+from tests.harness.cluster_simulation.fibers import Fiber, Killed
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-    from cluster_simulation.chance import Chance
     from penstock.mailbox import MailboxProcessor
+    from tests.harness.cluster_simulation.chance import Chance
 
 T = TypeVar("T")
 
@@ -105,31 +105,31 @@ class SimulatedWorld:
         draw = self._order.random
         return any(process.step(draw()) for process in processes)
 
-    def resume(self, strand: Fiber[object]) -> None:
-        """Run a strand until it waits."""
-        self.current = strand
+    def resume(self, fiber: Fiber[object]) -> None:
+        """Run a fiber until it waits."""
+        self.current = fiber
         try:
-            strand.resume()
+            fiber.resume()
         finally:
             self.current = None
 
     def pause(self, seconds: float, is_ready: Callable[[], bool] = lambda: False) -> None:
-        """Let the running strand wait. The scheduler's thread cannot wait."""
-        strand = self.current
-        assert strand is not None, "only a strand can wait"
+        """Let the running fiber wait. The scheduler's thread cannot wait."""
+        fiber = self.current
+        assert fiber is not None, "only a fiber can wait"
         until_s = self.now_s + seconds
         self.current = None
-        strand.pause(until_s, is_ready)
+        fiber.pause(until_s, is_ready)
 
     @property
     def acting(self) -> str:
-        """Return whose work is running: the name of a strand, or the name that was set."""
+        """Return whose work is running: the name of a fiber, or the name that was set."""
         return self._acting or (self.current.acting if self.current is not None else "mailbox")
 
     def on_scheduler(self, work: Callable[[], T], acting: str) -> T:
         """Run a function on the scheduler's thread, where mailboxes run, and return its result."""
-        strand = self.current
-        assert strand is not None, "only a strand is on another thread"
+        fiber = self.current
+        assert fiber is not None, "only a fiber is on another thread"
 
         def run() -> T:
             self.current, before = None, self._acting
@@ -137,9 +137,9 @@ class SimulatedWorld:
             try:
                 return work()
             finally:
-                self.current, self._acting = strand, before
+                self.current, self._acting = fiber, before
 
-        return strand.on_scheduler(run)  # type: ignore[return-value]  # result unchanged
+        return fiber.on_scheduler(run)  # type: ignore[return-value]  # result unchanged
 
     def unforeseen(self, what: str) -> BaseException:
         """Return an error of a type that no part of the product expects."""
@@ -153,7 +153,7 @@ class SimulatedWorld:
         return any(error is one for one in self._unforeseen)
 
     def let_others_run(self) -> None:
-        """Let another event happen first, if a strand runs and may be interrupted."""
+        """Let another event happen first, if a fiber runs and may be interrupted."""
         if self.current is not None and not self.undivided:
             self.pause(0.0)
 
@@ -198,7 +198,7 @@ class Process:
         self.on_death: Callable[[], None] = lambda: None
         self.clock: Final = ProcessClock(self)
         self.fs: Final = ProcessFs(self)
-        self._strands: list[Fiber[object]] = []
+        self._fibers: list[Fiber[object]] = []
         self.children: list[Process] = []
         world.processes.append(self)
         if parent is not None:
@@ -226,11 +226,11 @@ class Process:
             delay_s: Seconds until the work begins.
             is_vital: Whether the process ends if the work fails with an error.
         """
-        strand = Fiber(name, work, self.world.now_s + delay_s)
-        strand.is_vital = is_vital
+        fiber = Fiber(name, work, self.world.now_s + delay_s)
+        fiber.is_vital = is_vital
         if self.alive:
-            self._strands.append(strand)  # type: ignore[arg-type]  # a strand's result is its caller's
-        return strand
+            self._fibers.append(fiber)  # type: ignore[arg-type]  # a fiber's result is its caller's
+        return fiber
 
     def moment(self, what: str) -> None:
         """Die here, or raise an unexpected error, if chance decides so.
@@ -262,7 +262,7 @@ class Process:
         self.die()
 
     def die(self) -> None:
-        """End at once, with all child processes and strands."""
+        """End at once, with all child processes and fibers."""
         if not self.alive:
             return
         self.alive = False
@@ -271,24 +271,24 @@ class Process:
         self.on_death()
         current, self.world.current = self.world.current, None
         if current is None:
-            self._end_strands()
+            self._end_fibers()
         else:
-            # Strands end each other only through the scheduler.
+            # Fibers end each other only through the scheduler.
             self.world.current = current
-            self.world.after(0.0, self._end_strands)
+            self.world.after(0.0, self._end_fibers)
         if self in self.world.processes:
             self.world.processes.remove(self)
 
-    def _end_strands(self) -> None:
-        for strand in self._strands:
-            if strand is not self.world.current:
-                strand.kill()
-        self._strands.clear()
+    def _end_fibers(self) -> None:
+        for fiber in self._fibers:
+            if fiber is not self.world.current:
+                fiber.kill()
+        self._fibers.clear()
 
     def poke(self) -> None:
         """Wake everything that waits, so that it checks its condition again."""
-        for strand in self._strands:
-            strand.wake_s = min(strand.wake_s, self.world.now_s)
+        for fiber in self._fibers:
+            fiber.wake_s = min(fiber.wake_s, self.world.now_s)
 
     def step(self, chance: float) -> bool:
         """Do one thing, if there is work."""
@@ -298,8 +298,8 @@ class Process:
                 boot()
                 return True
             if chance < 0.5:
-                return self._step_mailbox() or self._step_strand(chance)
-            return self._step_strand(chance) or self._step_mailbox()
+                return self._step_mailbox() or self._step_fiber(chance)
+            return self._step_fiber(chance) or self._step_mailbox()
         except Killed:
             self.die()
         except BaseException as error:  # noqa: BLE001 - any other than those of chance is raised
@@ -308,7 +308,7 @@ class Process:
 
     def next_s(self) -> float:
         """Return when the process has work next, unless another event comes first."""
-        times = [strand.wake_s for strand in self._strands]
+        times = [fiber.wake_s for fiber in self._fibers]
         if self.processor is not None and self.processor.is_mailbox_loop_running:
             times.append(self.processor.mailbox.alarm_s)
         return max(min(times, default=math.inf), self.stalled_until_s)
@@ -319,21 +319,21 @@ class Process:
             return False
         return processor.run_mailbox_step()
 
-    def _step_strand(self, chance: float) -> bool:
-        if not self._strands:
+    def _step_fiber(self, chance: float) -> bool:
+        if not self._fibers:
             return False
         now_s = self.world.now_s
-        ready = [s for s in self._strands if s.wake_s <= now_s or s.is_ready()]
+        ready = [s for s in self._fibers if s.wake_s <= now_s or s.is_ready()]
         if not ready:
             return False
-        strand = ready[int(chance * 1_000) % len(ready)]
-        self.world.resume(strand)
-        if strand.finished:
-            if strand in self._strands:
-                self._strands.remove(strand)
-            if strand.was_killed:
+        fiber = ready[int(chance * 1_000) % len(ready)]
+        self.world.resume(fiber)
+        if fiber.finished:
+            if fiber in self._fibers:
+                self._fibers.remove(fiber)
+            if fiber.was_killed:
                 self.die()
-            elif strand.is_vital and (error := strand.future.exception()) is not None:
+            elif fiber.is_vital and (error := fiber.future.exception()) is not None:
                 self.broke(error)
         return True
 
@@ -394,8 +394,8 @@ class ProcessFs(OsFileSystem):
             raise Unavailable("no space left on device: free space and try again")
 
 
-class StrandLanes:
-    """Lanes of a process: each runs its work in order on a strand."""
+class FiberLanes:
+    """Lanes of a process: each runs its work in order on a fiber."""
 
     def __init__(self, process: Process) -> None:
         self._process = process

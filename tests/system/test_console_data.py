@@ -1,0 +1,455 @@
+"""The pages of supervisors, tasks and datasources in a browser: each action, and its refusals."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from urllib.parse import parse_qs, urlsplit
+
+import pyarrow as pa
+import pytest
+from playwright.sync_api import Browser, Page, Route, expect
+
+from penstock.core.intervals import Interval
+from penstock.indexing.ports import TaskPhase, TaskReport
+from penstock.segments.segment import Segment
+from penstock.services.api.coordinator.datasource_pages import DatasourcePageRoutes
+from penstock.services.api.coordinator.rules import RuleRoutes
+from penstock.services.api.coordinator.segment_timeline import SegmentTimelineRoutes
+from penstock.services.api.live_answers import LiveAnswers
+from penstock.services.api.login import LoginRoutes
+from penstock.services.api.lookups import LookupTableRoutes
+from penstock.services.api.static_pages import ConsoleRoutes
+from penstock.services.lookup_service import LookupService
+from penstock.storage.lookup_rows import LookupTables, written_rows
+from penstock.storage.metadata import PublishRequest
+from penstock.storage.metadata.tables.lookups import LookupContent
+from tests.kits.browser_kit import started_browser
+from tests.kits.console_kit import HOSTILE, Console, violations
+from tests.services.overlord_kit import OverlordWorld, served, supervisor_spec
+
+pytestmark = pytest.mark.system
+
+S = "/druid/indexer/v1/supervisor"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with started_browser() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OverlordWorld]:
+    """An overlord with a supervisor that has read, and has met messages that it cannot parse."""
+    made = OverlordWorld(tmp_path_factory.mktemp("data"), slots=4).start()
+    spec = supervisor_spec(context={"useConcurrentLocks": True})
+    assert made.api.post(S, json=spec).status_code == 200
+    made.until(lambda: bool(made.peons))
+    (task,) = made.peons
+    made.runs(task)
+    bad: dict[str, str | int] = {
+        "partition": 0,
+        "offset": 3,
+        "reason": "<b>no JSON</b>",
+        "input": HOSTILE,
+    }
+    made.reports[task] = TaskReport(
+        *(TaskPhase.READING, {0: 5, 1: 5}, {0: 4, 1: 5}, None, {0: {0: 0, 1: 0}}),
+        {"processed": 8, "unparseable": 1},
+        unparseable=(bad,),
+    )
+    made.until(lambda: "processed" in made.api.get(f"{S}/flights/stats").text)
+    own = "/penstock/v1/supervisors/flights/lag"
+    made.until(lambda: len(made.api.get(own).json()["times"]) > 2)
+    yield made
+    made.close()
+
+
+class ShopFiles:
+    """The file of a lookup, which has one more row with each time that it is read."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def lookup(self, spec: Mapping[str, object]) -> LookupContent:
+        del spec
+        self.reads += 1
+        keys = [str(number) for number in range(self.reads)]
+        return written_rows(pa.table({"k": keys, "v": keys}))
+
+
+def lookup_routes(world: OverlordWorld) -> LookupTableRoutes:
+    store = world.metadata.lookups
+    return LookupTableRoutes(LookupService(store, ShopFiles(), world.clock), LookupTables(store))
+
+
+@pytest.fixture(scope="module")
+def address(world: OverlordWorld) -> Iterator[str]:
+    live = LiveAnswers()
+    store = world.metadata
+    app = world.make_app(
+        more=[
+            *(*ConsoleRoutes().routes(), *LoginRoutes().routes(), *live.routes()),
+            *(*RuleRoutes(store).routes(), *SegmentTimelineRoutes(store).routes()),
+            *DatasourcePageRoutes(store, world.clock).routes(),
+            *lookup_routes(world).routes(),
+        ],
+    )
+    with served(world, app) as found:
+        yield found.url
+        live.close()
+
+
+@pytest.fixture
+def console(browser: Browser, address: str) -> Iterator[Console]:
+    made = Console(browser, address)
+    without_sql(made)
+    yield made
+    made.close()
+
+
+def without_sql(console: Console) -> None:
+    console.expect("POST", 404, "/druid/v2/sql", "this server has no SQL")
+
+
+@pytest.fixture(scope="module")
+def days(world: OverlordWorld) -> None:
+    """Four days of a datasource, of which the last is unused."""
+    place = {"type": "local", "path": "/none"}
+    for day in range(1, 5):
+        one = Segment(
+            "days",
+            Interval.parse(f"2026-01-0{day}/2026-01-0{day + 1}"),
+            *("v1", place),
+            size=1_000 * day,
+            total_rows=10 * day,
+        ).to_row()
+        assert world.metadata.publish(PublishRequest(f"p{day}", "days", (one,))).ok
+    assert world.metadata.segments.mark_unused([one.id]) == 1
+
+
+@pytest.fixture
+def datasource(console: Console, days: None) -> Console:
+    """The page of the datasource, with SQL that knows its columns."""
+
+    def answer(route: Route) -> None:
+        query = json.loads(route.request.post_data or "{}")["query"]
+        counted = [{"newest": "2026-01-03T23:00:00.000Z", "n": 60, "c0": 7, "c1": 3}]
+        columns = [("__time", "timestamp"), (HOSTILE, "string"), ("tags", "array<string>")]
+        listed = [{"col_name": name, "data_type": kind} for name, kind in columns]
+        route.fulfill(json=listed if query.startswith("DESCRIBE") else counted)
+
+    console.page.route("**/druid/v2/sql", answer)
+    console.open("datasources/days")
+    console.page.get_by_text("Within it:").wait_for()
+    return console
+
+
+def press(page: Page, name: str) -> None:
+    page.get_by_role("button", name=name, exact=True).click()
+
+
+def confirm(page: Page, name: str) -> None:
+    page.get_by_role("dialog").get_by_role("button", name=name, exact=True).click()
+
+
+def test_a_supervisor_shows_its_lag_its_rows_and_what_it_could_not_parse(console: Console) -> None:
+    console.open("supervisors/flights")
+    expect(
+        console.page.get_by_role("img", name=re.compile("messages that were not"))
+    ).to_be_visible()
+    expect(console.page.get_by_role("img", name=re.compile("in seconds"))).to_be_visible()
+    bad = console.page.get_by_role("region", name="messages that could not be parsed")
+    expect(bad).to_contain_text("<b>no JSON</b>")
+    expect(bad).to_contain_text(HOSTILE)
+    console.page.get_by_text("show the spec as JSON").click()
+    console.shows('"useEarliestOffset": true')
+
+
+def test_a_supervisor_is_suspended_in_one_tab_and_reset_in_another(
+    console: Console, browser: Browser, address: str, world: OverlordWorld
+) -> None:
+    other = Console(browser, address)
+    before = world.api.get(f"{S}/flights/status").json()
+
+    def stay(route: Route) -> None:
+        """The other tab has not heard anything since."""
+        watched = parse_qs(urlsplit(route.request.url).query)["watch"]
+        at = next(n for n, path in enumerate(watched) if path.endswith("/status"))
+        event = f"data: {json.dumps({'watch': at, 'status': 200, 'body': before})}\n\n"
+        route.fulfill(body=event, content_type="text/event-stream")
+
+    other.page.route("**/penstock/v1/live?**", stay)
+    for one in (console, other):
+        one.open("supervisors/flights")
+        expect(one.page.get_by_role("button", name="suspend flights")).to_be_visible()
+    press(console.page, "suspend flights")
+    expect(console.page.get_by_role("status").filter(has_text="suspended")).to_be_visible()
+    console.page.get_by_role("button", name="resume flights").wait_for()
+    press(other.page, "suspend flights")
+    expect(other.page.get_by_role("alert").first).to_contain_text("already suspended")
+    press(other.page, "reset flights")
+    expect(other.page.get_by_role("dialog")).to_contain_text("first message that the topic holds")
+    confirm(other.page, "reset")
+    expect(other.page.get_by_role("status").filter(has_text="forgotten")).to_be_visible()
+    press(console.page, "resume flights")
+    console.page.get_by_role("button", name="suspend flights").wait_for()
+    other.context.close()
+
+
+def test_a_range_is_read_again(console: Console, world: OverlordWorld) -> None:
+    console.open("supervisors/flights")
+    page = console.page
+    page.get_by_label("from offset of partition 0").fill("x")
+    expect(page.get_by_role("alert")).to_contain_text("from of partition 0: x is not an offset")
+    page.get_by_label("from offset of partition 0").fill("2")
+    page.get_by_label("until offset of partition 0").fill("9")
+    press(page, "read from … until again")
+    expect(page.get_by_role("dialog")).to_contain_text("Read 7 messages beside flights?")
+    confirm(page, "read from … until again")
+    expect(page.get_by_role("alert")).to_contain_text("partition 0 holds offsets 0 to 7")
+    page.get_by_label("until offset of partition 0").fill("5")
+    press(page, "read from … until again")
+    confirm(page, "read from … until again")
+    expect(
+        page.get_by_text(re.compile("supervisor flights_backfill_.* reads them"))
+    ).to_be_visible()
+    (name,) = [one for one in world.api.get(S).json() if "backfill" in one]
+    console.open(f"supervisors?search={name}")
+    table = console.page.get_by_role("region", name="supervisors")
+    expect(table.locator("tbody tr")).to_have_count(1)
+    console.open(f"supervisors/{name}")
+    console.shows("messages of its range")
+    press(console.page, f"terminate {name}")
+    confirm(console.page, "terminate")
+    console.shows("there is no supervisor")
+
+
+def test_values_of_columns_are_counted_when_asked_for_and_kept_with_the_state_of_the_segments(
+    datasource: Console, world: OverlordWorld
+) -> None:
+    press(datasource.page, "count values with SQL of days")
+    row = datasource.page.get_by_role("row").filter(has_text=HOSTILE)
+    expect(row).to_contain_text("3")
+    datasource.shows("2026-01-03 23:00:00")
+    datasource.page.reload()
+    expect(row).to_contain_text("3")
+    datasource.shows("The segments are the same since.")
+    first = world.metadata.segment_overviews.read(
+        lambda one: one.texts("days", Interval.parse("2026-01-01/2026-01-02"))
+    )[0].id
+    assert world.metadata.segments.mark_unused([first]) == 1
+    datasource.shows("The segments have changed since")
+    assert world.metadata.segments.mark_used([first])
+    datasource.page.evaluate("localStorage.setItem('penstock-counted-values', '[3')")
+    datasource.page.reload()
+    datasource.shows("count values with SQL")
+    expect(datasource.page.get_by_text("The segments")).to_have_count(0)
+    datasource.open("datasources")
+    listed = datasource.page.get_by_role("region", name="datasources")
+    expect(listed).to_contain_text("60")
+
+
+def test_rules_are_saved_once_their_effect_was_shown(
+    datasource: Console, browser: Browser, address: str, world: OverlordWorld
+) -> None:
+    page = datasource.page
+    datasource.shows("Nothing is dropped. 3 segments with 60 rows stay.")
+    press(page, "add a rule")
+    page.get_by_label("rule 1", exact=True).select_option("dropBeforeByPeriod")
+    page.get_by_label("period of rule 1").fill("x")
+    expect(page.get_by_role("alert")).to_contain_text("period")
+    expect(page.get_by_role("button", name="save the rules of days")).to_be_disabled()
+    page.get_by_label("rule 1", exact=True).select_option("dropByInterval")
+    page.get_by_label("interval of rule 1").fill("2026-01-01/2026-01-03")
+    dropped = page.get_by_role("region", name="intervals that are dropped")
+    expect(dropped).to_contain_text("2026-01-01 to 2026-01-03")
+    datasource.shows("30 rows")
+    # Another tab saves others first.
+    world.metadata.rules.put("days", [{"type": "loadForever"}], author="other", comment="")
+    press(page, "save the rules of days")
+    expect(page.get_by_role("dialog")).to_contain_text("30 rows")
+    confirm(page, "save the rules")
+    expect(page.get_by_role("alert")).to_contain_text("changed meanwhile")
+    press(page, "load them again")
+    expect(page.get_by_label("rule 1", exact=True)).to_have_value("loadForever")
+    press(page, "remove rule 1")
+    press(page, "save the rules of days")
+    confirm(page, "save the rules")
+    datasource.shows("saved: they are applied within seconds")
+    assert "days" not in world.metadata.rules.every()
+
+
+def test_the_answer_to_an_earlier_interval_does_not_replace_that_to_a_later_one(
+    datasource: Console,
+) -> None:
+    page = datasource.page
+    held: list[Route] = []
+
+    def hold_first(route: Route) -> None:
+        if "01-09" in route.request.url:
+            route.continue_()
+        else:
+            held.append(route)
+
+    page.route("**/sums?*", hold_first)
+    with page.expect_request("**/sums?*"):
+        page.get_by_label("interval", exact=True).fill("2026-01-02/2026-01-03")
+    # The page no longer waits for the earlier answer.
+    with page.expect_event("requestfailed", lambda one: "01-03" in one.url):
+        page.get_by_label("interval", exact=True).fill("2026-01-02/2026-01-09")
+    datasource.shows("Within it: 2 segments with 50 rows")
+    for route in held:
+        route.continue_()
+    page.evaluate("() => new Promise((drawn) => setTimeout(drawn, 100))")
+    datasource.shows("Within it: 2 segments with 50 rows")
+    page.unroute("**/sums?*")
+    page.get_by_label("interval", exact=True).fill("2026-01")  # as it is typed
+    expect(page.get_by_role("alert")).to_contain_text("interval")
+
+
+def test_a_lookup_is_shown_refreshed_and_deleted(console: Console) -> None:
+    spec = {
+        "name": "shops",
+        "inputSource": {"type": "http", "uris": ["https://h/x?token=abc"]},
+        "inputFormat": {"type": "json"},
+        "key": "k",
+        "columns": [{"name": "v"}],
+    }
+    own = f"{console.address}/penstock/v1/lookups"
+    for one in (spec, {"name": "fixed", "map": {"a": HOSTILE}}):
+        assert console.page.request.post(own, data=one).ok
+    rows = [["k", "v"], ["VARCHAR", "VARCHAR"], ["0", HOSTILE]]
+    console.page.route("**/druid/v2/sql", lambda route: route.fulfill(json=rows))
+    console.open("datasources")
+    console.page.get_by_role("link", name="lookups").click()
+    listed = console.page.get_by_role("region", name="lookups")
+    expect(listed.locator("tbody tr")).to_have_count(2)
+    listed.get_by_role("link", name="shops").click()
+    expect(console.page.get_by_role("region", name="rows")).to_contain_text(HOSTILE)
+    console.page.get_by_text("show the spec").click()
+    console.shows('"key": "k"')
+    expect(console.page.get_by_text("token=abc")).to_have_count(0)
+    press(console.page, "refresh shops")
+    console.shows("2 rows loaded")
+    press(console.page, "delete shops")
+    expect(console.page.get_by_role("dialog")).to_contain_text("cannot be restored")
+    confirm(console.page, "delete")
+    console.shows("There is no lookup shops")
+    console.open("lookups/fixed")
+    press(console.page, "refresh fixed")
+    expect(console.page.get_by_role("alert")).to_contain_text("map")
+
+
+def test_segments_of_an_interval_are_marked_and_compacted(
+    datasource: Console, world: OverlordWorld
+) -> None:
+    page = datasource.page
+    page.get_by_label("interval", exact=True).fill("2026-01-02/2026-01-09")
+    datasource.shows("Within it: 2 segments with 50 rows")
+    press(page, "compact days in the interval")
+    task = page.get_by_role("link", name=re.compile("compact_days"))
+    expect(task).to_be_visible()
+    name = task.inner_text()
+    press(page, "mark unused the segments of days in the interval")
+    expect(page.get_by_role("dialog")).to_contain_text("2 segments with 50 rows")
+    confirm(page, "mark unused")
+    datasource.shows("2 segments changed")
+    datasource.shows("0 segments with 0 rows, 0 B in use; 3 segments with 90 rows")
+    press(page, "use again the unused segments of days in the interval")
+    datasource.shows("3 segments changed")
+    single = page.get_by_role("region", name="single segments")
+    expect(single.locator("tbody tr")).to_have_count(4)
+    last = single.locator("tbody tr").last
+    last.get_by_role("button", name=re.compile("mark unused")).click()
+    confirm(page, "mark unused")
+    expect(last).to_contain_text("unused")
+    # A task is stopped in one tab, and again in another that has not heard of it.
+    datasource.open(f"tasks/{name}")
+    press(page, f"stop {name}")
+    expect(page.get_by_role("dialog")).to_contain_text("visible to queries")
+    confirm(page, "stop")
+    datasource.shows("failed")
+    expect(page.get_by_role("button", name=f"stop {name}")).to_have_count(0)
+
+
+def test_segments_and_the_task_that_published_them_lead_to_each_other(
+    console: Console, world: OverlordWorld
+) -> None:
+    task = {"type": "noop", "id": "writer", "dataSource": "linked"}
+    assert world.api.post("/druid/indexer/v1/task", json=task).status_code == 200
+    world.runs("writer")
+    place = {"type": "local", "path": "/none"}
+    one = Segment(
+        *("linked", Interval.parse("2026-01-01/2026-01-02"), "v1", place), size=9, total_rows=3
+    ).to_row()
+    assert world.metadata.publish(PublishRequest("writer", "linked", (one,))).ok
+    console.open("datasources/linked")
+    single = console.page.get_by_role("region", name="single segments")
+    single.get_by_role("link", name="writer").click()
+    written = console.page.get_by_role("region", name="segments that the task published")
+    expect(written).to_contain_text("2026-01-01 to 2026-01-02")
+    expect(written).to_contain_text("in use")
+    console.shows("1 publish, the newest")
+    world.end("writer")
+
+
+def test_a_running_batch_task_shows_its_progress(console: Console, world: OverlordWorld) -> None:
+    (task, *_) = world.peons
+    payload: dict[str, object] = {
+        "ingestionState": "BUILD_SEGMENTS",
+        "partsDone": 3,
+        "partsTotal": 8,
+        "filesRead": 1,
+        "filesTotal": 5,
+        "rowsRead": 120_000,
+        "rowsWritten": 0,
+        "rowStats": {"buildSegments": {"processed": 0}},
+    }
+
+    def answer(route: Route) -> None:
+        watched = parse_qs(urlsplit(route.request.url).query)["watch"]
+        answers = [
+            {
+                "watch": number,
+                "status": 200,
+                "body": {"ingestionStatsAndErrors": {"payload": payload}},
+            }
+            for number, path in enumerate(watched)
+            if path.endswith("/reports")
+        ]
+        body = "".join(f"data: {json.dumps(one)}\n\n" for one in answers)
+        route.fulfill(body=body, content_type="text/event-stream")
+
+    console.page.route("**/penstock/v1/live?**", answer)
+    console.open(f"tasks/{task}")
+    rows = console.page.locator("section", has=console.page.get_by_role("heading", name="Rows"))
+    for text in ("build segments", "120,000", "1 of 5", "3 of 8"):
+        expect(rows).to_contain_text(text)
+    bar = rows.get_by_role("progressbar")
+    expect(bar).to_have_attribute("value", "3")
+    payload |= {"ingestionState": "COMPLETED", "rowsWritten": 7}
+    expect(bar).to_have_count(0)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_pages_are_accessible_and_fit(
+    browser: Browser, address: str, days: None, theme: str
+) -> None:
+    size = {"width": 390, "height": 800}
+    console = Console(browser, address, color_scheme=theme, viewport=size, bypass_csp=True)
+    without_sql(console)
+    for place, text in (
+        ("supervisors", "flights"),
+        ("supervisors/flights", "show the spec"),
+        ("datasources", "60"),
+        ("datasources/days", "What they drop now"),
+        ("lookups", "lookup"),
+    ):
+        console.open(place)
+        console.page.get_by_text(text).first.wait_for(state="attached")
+        assert violations(console) == []
+        assert console.page.evaluate("document.documentElement.scrollWidth") <= 390
+    console.close()

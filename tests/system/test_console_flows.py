@@ -1,0 +1,377 @@
+"""The console's page of flows in a browser: actions, queues, state, YAML, hostile names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Locator, expect
+
+from tests.kits.browser_kit import started_browser
+from tests.kits.console_kit import Console, violations
+from tests.kits.flow_console_kit import BINARY, FLOW, MARKUP, ServedFlow
+
+pytestmark = pytest.mark.system
+
+MORE = FLOW.replace(
+    "groups:", "  Extra: {type: GenerateFlowFile, auto_terminated: success}\ngroups:"
+)
+QUEUE = "Make.success → Refuse"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with started_browser() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFlow]:
+    made = ServedFlow(tmp_path_factory.mktemp("flows"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def shop(served: ServedFlow) -> ServedFlow:
+    """The flow as it was applied, stopped, with three FlowFiles in its first queue."""
+    served.flow.stop()
+    for name in ("Make.success → Refuse", "Refuse.failure → End"):
+        assert served.flow.queue(name).drop().wait(10)
+    served.apply(FLOW)
+    served.flow.run_once("Make")
+    return served
+
+
+@pytest.fixture
+def console(browser: Browser, shop: ServedFlow) -> Iterator[Console]:
+    made = Console(browser, shop.url)
+    yield made
+    made.close()
+
+
+def node(console: Console, name: str) -> Locator:
+    return console.page.locator(".graph .node", has_text=name)
+
+
+def card(console: Console, title: str) -> Locator:
+    heading = console.page.get_by_role("heading", name=title, exact=True)
+    return console.page.locator("section.card").filter(has=heading)
+
+
+def button(place: Locator, name: str) -> Locator:
+    return place.get_by_role("button", name=name, exact=True)
+
+
+def confirm(console: Console, label: str) -> Locator:
+    """The open dialog, whose button with this label carries the action out."""
+    dialog = console.page.get_by_role("dialog")
+    expect(dialog.get_by_role("button", name=label, exact=True)).to_be_visible()
+    return dialog
+
+
+def test_a_processor_is_started_stopped_and_run_once(console: Console) -> None:
+    console.open("flow")
+    node(console, "Refuse").click()
+    own = card(console, "Refuse")
+    button(own, "run once Refuse").click()
+    expect(own).to_contain_text("1 component ran once")
+    expect(own.locator(".figure", has_text="penalized").locator("dd")).to_have_text("1")
+    button(own, "start Refuse").click()
+    expect(own.locator(".state")).to_contain_text("running")
+    button(own, "stop Refuse").click()
+    expect(own.locator(".state")).to_contain_text("stopped")
+    expect(button(own, "stop Refuse")).to_be_disabled()
+
+
+def test_a_processor_that_hangs_is_terminated(console: Console) -> None:
+    console.open("flow")
+    node(console, "Hang").click()
+    own = card(console, "Hang")
+    button(own, "start Hang").click()
+    expect(own.locator(".figure", has_text="running now").locator("dd")).to_have_text("1")
+    button(own, "stop Hang").click()
+    expect(own.get_by_role("alert")).to_contain_text("did not stop")
+    expect(own.locator(".state")).to_contain_text("stopping")
+    button(own, "terminate Hang").click()
+    dialog = confirm(console, "terminate")
+    expect(dialog).to_contain_text("FlowFiles return to their queues")
+    button(dialog, "terminate").click()
+    expect(own).to_contain_text("1 component terminated")
+    expect(own.locator(".state")).to_contain_text("stopped")
+
+
+def test_a_group_and_everything_run(console: Console, shop: ServedFlow) -> None:
+    console.open("flow")
+    # With all groups open, the group has no node: its button closes it, and its node opens it.
+    button(console.page.locator("main"), f"close {MARKUP}").click()
+    node(console, "group of 2").click()
+    own = card(console, f"Group {MARKUP}")
+    button(own, f"start the group {MARKUP}").click()
+    expect(own).to_contain_text("2 components started")
+    expect(node(console, "One")).to_contain_text("FlowFiles/s")
+    graph = card(console, "Graph")
+    button(graph, "stop the whole flow").click()
+    expect(graph).to_contain_text("7 components stopped")
+    button(own, f"run once the group {MARKUP}").click()
+    expect(own).to_contain_text("2 components ran once")
+    button(own, f"terminate the group {MARKUP}").click()
+    button(confirm(console, "terminate"), "terminate").click()
+    expect(own.get_by_role("alert")).to_contain_text("is stopping: stop it first")
+    # The page is left and found again: the group is still open.
+    console.open("topics")
+    console.open("flow")
+    expect(button(graph, f"close {MARKUP}")).to_be_visible()
+    assert shop.flow.applied.wanted.all_running is False
+
+
+def test_an_error_stands_where_it_arose(console: Console, shop: ServedFlow) -> None:
+    shop.flow.start("Fail")
+    console.open("flow")
+    expect(node(console, "Fail").locator(".sign")).to_be_visible()
+    # Its name is known, although its group may be closed.
+    expect(card(console, "Warnings and errors").get_by_role("link").first).to_have_text("Fail")
+    node(console, "Fail").click()
+    expect(card(console, "Fail")).to_contain_text(f"cannot read {MARKUP}")
+    expect(console.page.locator("main img")).to_have_count(0)
+
+
+def test_a_definition_has_its_firings_and_no_secret(console: Console) -> None:
+    console.open("flow")
+    node(console, "Make").click()
+    own = card(console, "Make")
+    expect(own).to_contain_text(f"Makes {MARKUP}")
+    expect(own).to_contain_text("It would fire at")
+    expect(own).to_contain_text("#{password}")
+    assert "hunter2" not in console.page.content()
+
+
+def test_state_is_shown_and_cleared(console: Console, shop: ServedFlow) -> None:
+    console.open("flow")
+    node(console, "Make").click()
+    own = card(console, "Make")
+    button(own, "show the state").click()
+    expect(own.get_by_role("region", name="state of Make")).to_contain_text(MARKUP)
+    button(own, "clear the state of Make").click()
+    dialog = confirm(console, "clear")
+    expect(dialog).to_contain_text("Deletes 2 entries")
+    # Started in another tab meanwhile: the error is shown, and nothing is lost.
+    shop.flow.start("Make")
+    button(dialog, "clear").click()
+    expect(own.get_by_role("alert")).to_contain_text("stop it first")
+    assert shop.flow.inspection.state_of("Make")["made"] == "3"
+    shop.flow.stop("Make")
+    expect(own.locator(".state")).to_contain_text("stopped")
+    button(own, "clear the state of Make").click()
+    button(confirm(console, "clear"), "clear").click()
+    expect(own).to_contain_text("2 entries cleared")
+    assert shop.flow.inspection.state_of("Make") == {}
+
+
+def test_flowfiles_are_read_and_dropped(console: Console, shop: ServedFlow) -> None:
+    shop.flow.run_once("Refuse")
+    console.open("flow")
+    console.page.get_by_label(re.compile("in the queue Make")).click()
+    own = card(console, QUEUE)
+    expect(own.locator(".figure", has_text="in memory").locator("dd")).to_contain_text("3")
+    button(own, "show the FlowFiles").click()
+    rows = own.get_by_role("region", name="FlowFiles of the queue").locator("tbody tr")
+    expect(rows).to_have_count(3)
+    # The penalized one is the last.
+    expect(rows.last).to_contain_text("until")
+    content = own.locator("pre")
+    rows.filter(has_text="binary").get_by_role("button").click()
+    lineage = own.get_by_role("link", name="lineage")
+    expect(lineage).to_have_attribute("href", re.compile("^#/lineage/[0-9]+$"))
+    expect(content).to_contain_text("00000000  00 01 02 03")
+    button(own, "next part").click()
+    expect(content).to_contain_text("00010000  00 01 02 03")
+    with console.page.expect_download() as found:
+        own.get_by_role("button", name=re.compile("download")).click()
+    assert Path(found.value.path()).read_bytes() == BINARY
+    assert found.value.suggested_filename == "binary"
+    rows.filter(has_text="lines.json").get_by_role("button").click()
+    button(own, "JSON").click()
+    expect(content).to_contain_text('"page": "<b>"')
+    rows.filter(has_text="filename=<img").get_by_role("button").click()
+    expect(content).to_have_text(MARKUP)
+    button(own, "all 67,200 characters").click()
+    expect(console.page.locator("main img")).to_have_count(0)
+    assert console.page.evaluate("document.documentElement.scrollWidth") <= 1280
+    # Two tabs: the FlowFile is gone when its content is read.
+    assert shop.flow.queue(QUEUE).drop(lambda one: one["filename"] == "binary").wait(10)
+    rows.filter(has_text="binary").get_by_role("button").click()
+    expect(own.get_by_role("alert")).to_contain_text("was taken, dropped")
+    own.get_by_label("attribute", exact=True).fill("filename")
+    own.get_by_label("value", exact=True).fill("lines.json")
+    button(own, "show the FlowFiles").click()
+    expect(rows).to_have_count(1)
+    # The address has the filter.
+    console.page.reload()
+    expect(rows).to_have_count(1)
+    expect(own.get_by_label("value", exact=True)).to_have_value("lines.json")
+    own.get_by_role("button", name=re.compile("drop these")).click()
+    button(confirm(console, "drop these"), "drop these").click()
+    expect(own).to_contain_text("1 FlowFile with 31 B dropped")
+    own.get_by_label("attribute", exact=True).fill("")
+    expect(own.locator(".figure", has_text="waiting").locator("dd")).to_have_text("1")
+    own.get_by_role("button", name=re.compile("drop all")).click()
+    dialog = confirm(console, "drop all")
+    expect(dialog).to_contain_text("1 FlowFile with 28 B wait")
+    button(dialog, "drop all").click()
+    expect(own).to_contain_text("The queue is empty")
+
+
+def yaml(console: Console) -> Locator:
+    return console.page.get_by_label("YAML of the flow")
+
+
+def replace_yaml(console: Console, old: str, new: str) -> None:
+    """Replace a line of the text but its indentation, as by typing."""
+    line = console.page.locator(".cm-line", has_text=old).first
+    line.click()
+    console.page.keyboard.press("Home")
+    console.page.keyboard.press("Shift+End")
+    console.page.keyboard.insert_text(new)
+
+
+def test_yaml_is_checked_compared_and_applied(console: Console, shop: ServedFlow) -> None:
+    console.open("flow?view=yaml")
+    own = card(console, "YAML of shop")
+    expect(own).to_contain_text("this is what runs")
+    expect(button(own, "apply the YAML")).to_be_disabled()
+    replace_yaml(console, "type: Refuses", "type: Refuse")
+    expect(own).to_contain_text("1 problem")
+    expect(own.get_by_role("list", name="problems of the YAML")).to_contain_text("Refuse")
+    expect(own.locator(".cm-error")).to_have_count(1)
+    replace_yaml(console, "type: Refuse", "type: Refuses")
+    expect(own).to_contain_text("this is what runs")
+    replace_yaml(console, "penalty_duration: 1 h", "penalty_duration: 2 h")
+    difference = own.get_by_label("difference to what runs")
+    expect(difference).to_contain_text("penalty_duration: '1 h' → '2 h'")
+    assert shop.flow.applied.flow.processors["Refuse"].penalty_duration == "1 h"
+    before = shop.flow.applied.revision
+    button(own, "apply the YAML").click()
+    dialog = confirm(console, "apply")
+    expect(dialog).to_contain_text("1 processor stops for it")
+    button(dialog, "apply").click()
+    expect(own).to_contain_text(f"applied as revision {before + 1}")
+    expect(own).to_contain_text("this is what runs")
+    assert shop.flow.applied.flow.processors["Refuse"].penalty_duration == "2 h"
+    replace_yaml(console, "name: shop", "name: shop  # ours")
+    expect(own).to_contain_text("correct, only comments differ")
+    button(own, "apply the YAML").click()
+    button(confirm(console, "apply"), "apply").click()
+    expect(own).to_contain_text(f"applied as revision {before + 2}")
+    console.page.reload()
+    expect(own.locator(".cm-content")).to_contain_text("name: shop  # ours")
+
+
+def test_yaml_that_removes_a_queue_with_flowfiles_is_refused(
+    console: Console, shop: ServedFlow
+) -> None:
+    console.open("flow?view=yaml")
+    own = card(console, "YAML of shop")
+    expect(own).to_contain_text("this is what runs")
+    yaml(console).press("Control+A")
+    kept = "End: {type: GenerateFlowFile, auto_terminated: success}"
+    console.page.keyboard.insert_text(f"name: shop\nprocessors: {{{kept}}}\n")
+    expect(own).to_contain_text("3 FlowFiles with 75.1 KiB wait in")
+    button(own, "apply the YAML").click()
+    dialog = confirm(console, "apply")
+    expect(dialog).to_contain_text(f"removes the connection {QUEUE}, in which 3 FlowFiles")
+    button(dialog, "apply").click()
+    expect(own.locator(".action .error")).to_contain_text("must be empty before it is removed")
+    assert "Make" in shop.flow.applied.flow.processors
+
+
+def test_of_two_tabs_that_edit_the_second_gets_a_conflict(
+    browser: Browser, console: Console, shop: ServedFlow
+) -> None:
+    other = Console(browser, shop.url)
+    for one in (console, other):
+        one.open("flow?view=yaml")
+        expect(card(one, "YAML of shop")).to_contain_text("this is what runs")
+    replace_yaml(other, "penalty_duration: 1 h", "penalty_duration: 3 h")
+    replace_yaml(console, "comments: Makes", "comments: Mine")
+    button(card(other, "YAML of shop"), "apply the YAML").click()
+    button(confirm(other, "apply"), "apply").click()
+    expect(card(other, "YAML of shop")).to_contain_text("applied as revision")
+    own = card(console, "YAML of shop")
+    expect(own).to_contain_text("Somebody has changed the flow")
+    button(own, "apply the YAML").click()
+    button(confirm(console, "apply"), "apply").click()
+    expect(own.locator(".action .error")).to_contain_text("it was changed meanwhile")
+    assert shop.flow.applied.flow.processors["Refuse"].penalty_duration == "3 h"
+    # Seen the difference, this tab goes on with its own text.
+    button(own, "go on with mine").click()
+    button(own, "apply the YAML").click()
+    button(confirm(console, "apply"), "apply").click()
+    expect(own).to_contain_text("applied as revision")
+    assert shop.flow.applied.flow.processors["Make"].comments == "Mine"
+    # The first tab, without changes of its own, loads what runs.
+    first = card(other, "YAML of shop")
+    expect(first).to_contain_text("Somebody has changed the flow")
+    button(first, "load what runs").click()
+    expect(first.locator(".cm-line", has_text="Mine")).to_be_visible()
+    other.close()
+
+
+COUNTING = """
+window.layouts = 0;
+window.Worker = class extends Worker {
+  postMessage(message) { window.layouts += 1; super.postMessage(message); }
+};
+"""
+
+
+def test_a_layout_is_made_once_and_within_the_picture(browser: Browser, shop: ServedFlow) -> None:
+    console = Console(browser, shop.url)
+    console.page.add_init_script(COUNTING)
+    console.open("flow")
+    waiting = console.page.get_by_label(re.compile("in the queue Make"))
+    expect(waiting).to_contain_text("3 ·")
+    assert console.page.evaluate("window.layouts") == 1
+    shop.flow.run_once("Make")
+    expect(waiting).to_contain_text("6 ·")
+    assert console.page.evaluate("window.layouts") == 1
+    inner = """[...document.querySelectorAll('.graph rect')].every(one => {
+      const box = one.getBBox(), all = one.ownerSVGElement;
+      return box.x >= 0 && box.y >= 0 && box.x + box.width <= all.viewBox.baseVal.width
+        && box.y + box.height <= all.viewBox.baseVal.height; })"""
+    assert console.page.evaluate(inner)
+    # What is searched stays when a part is chosen; groups that open again need no new layout.
+    console.page.get_by_label("find a component").fill("refu")
+    expect(console.page.locator(".node.found")).to_have_count(1)
+    node(console, "Refuse").click()
+    expect(card(console, "Refuse")).to_be_visible()
+    expect(console.page.locator(".node.found")).to_have_count(1)
+    for act, nodes in (("close", 6), ("open", 7), ("close", 6)):
+        button(console.page.locator("main"), f"{act} {MARKUP}").click()
+        expect(console.page.locator(".graph .node")).to_have_count(nodes)
+    assert console.page.evaluate("window.layouts") == 2
+    console.close()
+
+
+@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 390)])
+def test_the_parts_are_accessible(
+    browser: Browser, shop: ServedFlow, theme: str, width: int
+) -> None:
+    size = {"width": width, "height": 900}
+    console = Console(browser, shop.url, color_scheme=theme, viewport=size, bypass_csp=True)
+    console.open("flow?view=yaml")
+    expect(card(console, "YAML of shop")).to_contain_text("this is what runs")
+    node(console, "Make").click()
+    button(card(console, "Make"), "show the state").click()
+    expect(console.page.get_by_role("region", name="state of Make")).to_be_visible()
+    wrong = violations(console)
+    console.page.get_by_label(re.compile("in the queue Make")).click()
+    button(card(console, QUEUE), "show the FlowFiles").click()
+    card(console, QUEUE).locator("tbody button").first.click()
+    expect(console.page.locator(".content pre")).to_be_visible()
+    wrong += violations(console)
+    assert wrong == []
+    assert console.page.evaluate("document.documentElement.scrollWidth") <= width
+    console.close()
