@@ -213,6 +213,27 @@ def test_text_that_is_not_utf8_is_left_to_spark_or_equal(
     assert not [outcome for outcome in found if outcome.startswith("differs")], found
 
 
+def test_sums_that_cancel_out_depend_on_the_order_of_rows(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    prices = [1e15, 0.1, -1e15, 0.3, 1e15, 0.7, -1e15, 1e-3]
+    times = pa.array(range(len(prices)), pa.timestamp("us", "UTC"))
+    path = tmp_path / "cancel.parquet"
+    pq.write_table(pa.table({"__time": times, "price": prices}), path, store_schema=False)
+    columns = (("__time", "timestamp"), ("price", "double"))
+    file = TableFile(str(path), columns, Interval(0, 1))
+    comparison = Comparison(session, RowSet(0, (file,), has_unreal=False, names={}), is_kept=True)
+
+    decided = {}
+    for sql in ("SELECT sum(price) FROM wiki", "SELECT max(price), count(*) FROM wiki"):
+        found = comparison.answered(_whole(sql))
+        assert not isinstance(found, str), found
+        decided[sql] = comparison.is_decided_by_order(found)
+    comparison.close()
+
+    assert list(decided.values()) == [True, False]
+
+
 def test_a_check_asks_spark_over_the_files_of_the_answer(
     sessions: SparkSessions, tmp_path: Path
 ) -> None:
