@@ -62,7 +62,9 @@ SOURCES: Final = {
         "src/penstock/fastpath",
         "src/penstock/spark/ddl.py",
         "src/penstock/spark/sql_guard.py",
-        "src/penstock/spark/tables",
+        "src/penstock/spark/tables/remote_reads.py",
+        "src/penstock/spark/tables/table_columns.py",
+        "src/penstock/spark/tables/table_files.py",
         "src/penstock/spark/views.py",
     ),
 }
