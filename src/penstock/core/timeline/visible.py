@@ -12,7 +12,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from heapq import heappop, heappush
 from itertools import pairwise
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -100,11 +100,39 @@ class VisibleTimeline(Generic[E]):
         """Return start, end and entry of each span that overlaps the interval, not cut to it."""
         if interval.is_empty:
             return ()
-        low, high = self._range(interval.start_ms, interval.end_ms)
+        return self.spans_at(*self._range(interval.start_ms, interval.end_ms))
+
+    def spans_at(self, low: int, high: int) -> Iterable[tuple[int, int, E]]:
+        """Return start, end and entry of the spans from one index up to, not including, another."""
         spans = self._spans
         return zip(
             spans.starts[low:high], spans.ends[low:high], spans.entries[low:high], strict=True
         )
+
+    def shared_ends(self, other: VisibleTimeline[E]) -> tuple[int, int]:
+        """Return how many spans at the beginning are another timeline's, and of the rest at the end.
+
+        Both have the same entries there, with the same times.
+        """
+        count = min(len(self), len(other))
+        head = self._shared(other, slice(0, count), slice(0, count))
+        rest = count - head
+        mine, theirs = (slice(size - rest, size) for size in (len(self), len(other)))
+        tail = self._shared(other, mine, theirs, is_reversed=True)
+        return head, tail
+
+    def _shared(
+        self, other: VisibleTimeline[E], mine: slice, theirs: slice, *, is_reversed: bool = False
+    ) -> int:
+        """Return how many spans of two equally long parts are the same before the first other."""
+        ours, others = self._spans, other._spans
+        entries = ours.entries[mine]
+        same = np.fromiter(map(is_, entries, others.entries[theirs]), bool, len(entries))
+        for left, right in ((ours.starts, others.starts), (ours.ends, others.ends)):
+            same &= np.array(left[mine], np.int64) == np.array(right[theirs], np.int64)
+        if is_reversed:
+            same = same[::-1]
+        return len(same) if same.all() else int(np.argmin(same))
 
     def cover(self, interval: Interval) -> Iterator[E | None]:
         """Yield the visible entries of an interval in time order, and None for each gap."""

@@ -6,11 +6,13 @@ Owns the step from the catalogue's view to `TableFile`s. Does not decide visibil
 from __future__ import annotations
 
 import threading
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.clock import Clock, SystemClock
+from penstock.core.intervals import Interval
 from penstock.core.timeline.timeline import VisibleEntries
 from penstock.indexing.specs.rows.declared_projections import (
     DeclaredProjections,
@@ -19,7 +21,7 @@ from penstock.indexing.specs.rows.declared_projections import (
     merged,
     of_schema,
 )
-from penstock.segments.catalog import Catalog, CatalogView
+from penstock.segments.catalog import Catalog, CatalogView, with_rows
 from penstock.segments.deep_storage import DeepStore
 from penstock.segments.segment import Segment
 from penstock.spark.tables.table_files import Feeder, TableFile, Tables, columns_from_json
@@ -31,10 +33,14 @@ DECLARED_FOR_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _Published:
-    """Files of a datasource's visible segments, and the view that they come from."""
+    """Files of a datasource's visible segments, and the view that they come from.
+
+    `counts` has the number of files of each span of the view.
+    """
 
     visible: VisibleEntries[Segment]
     files: tuple[TableFile, ...]
+    counts: array[int]
 
 
 class VisibleFiles:
@@ -121,21 +127,49 @@ class VisibleFiles:
         return found
 
     def _published_of(self, view: CatalogView, name: str) -> _Published:
+        """Return the files of a datasource's visible segments.
+
+        A publish changes few of a million spans, mostly at the end: the files of the spans before
+        and behind the changed ones are taken over.
+        """
         visible, known = view.visible_timelines[name], self._published.get(name)
-        if known is not None and known.visible is visible:
+        if known is None:
+            files, counts = self._files_of(visible, 0, len(visible))
+            return _Published(visible, tuple(files), counts)
+        if known.visible is visible:
             return known
-        files = tuple(
-            TableFile(
-                self._deep_store.location(piece.segment.load_spec),
-                piece.segment.columns,
-                piece.segment.interval,
-                piece.interval if piece.clipped else None,
-                size_bytes=piece.segment.size,
-                rows=piece.segment.total_rows,
-            )
-            for piece in view.visible(name)
+        head, tail = visible.shared_ends(known.visible)
+        files, counts = self._files_of(visible, head, len(visible) - tail)
+        behind = len(known.counts) - tail
+        first = sum(known.counts[:head])
+        last = len(known.files) - sum(known.counts[behind:])
+        return _Published(
+            visible,
+            (*known.files[:first], *files, *known.files[last:]),
+            known.counts[:head] + counts + known.counts[behind:],
         )
-        return _Published(visible, files)
+
+    def _files_of(
+        self, visible: VisibleEntries[Segment], low: int, high: int
+    ) -> tuple[list[TableFile], array[int]]:
+        """Return the files of some spans, and their number for each span."""
+        files: list[TableFile] = []
+        counts = array("l")
+        for start_ms, end_ms, entry in visible.spans_at(low, high):
+            before, interval = len(files), Interval(start_ms, end_ms)
+            files.extend(
+                TableFile(
+                    self._deep_store.location(segment.load_spec),
+                    segment.columns,
+                    segment.interval,
+                    None if interval == segment.interval else interval,
+                    size_bytes=segment.size,
+                    rows=segment.total_rows,
+                )
+                for segment in with_rows(entry)
+            )
+            counts.append(len(files) - before)
+        return files, counts
 
     def _files(self, view: CatalogView, name: str) -> tuple[TableFile, ...]:
         published = self._published.get(name)
