@@ -110,9 +110,10 @@ class VisibleTimeline(Generic[E]):
         )
 
     def shared_ends(self, other: VisibleTimeline[E]) -> tuple[int, int]:
-        """Return how many spans at the beginning are another timeline's, and of the rest at the end.
+        """Compare the spans of two timelines; both have the same entries and times where they agree.
 
-        Both have the same entries there, with the same times.
+        Returns:
+            How many spans at the beginning agree, and how many of the others do at the end.
         """
         count = min(len(self), len(other))
         head = self._shared(other, slice(0, count), slice(0, count))
