@@ -144,7 +144,7 @@ class Catalog:
         if not before:
             self._timelines[name] = timeline_of(rows)
             return True
-        known, wanted = ({_key(row): row for row in side} for side in (before, rows))
+        known, wanted = ({_key(row): row for row in side} for side in _unlike(before, rows))
         removed = [row for key, row in known.items() if key not in wanted]
         added = [row for key, row in wanted.items() if key not in known]
         self._timelines[name].change(
@@ -180,6 +180,16 @@ def _by_datasource(rows: Sequence[SegmentRow]) -> dict[str, _Rows]:
     for name, group in groupby(rows, attrgetter("datasource")):
         found.setdefault(name, []).extend(group)
     return found
+
+
+def _unlike(before: _Rows, rows: _Rows) -> tuple[_Rows, _Rows]:
+    """Return two lists without the objects that both have at the beginning and at the end."""
+    count = min(len(before), len(rows))
+    head = bytes(map(is_, before, rows)).find(0)
+    head = count if head < 0 else head
+    tail = bytes(map(is_, reversed(before[head:]), reversed(rows[head:]))).find(0)
+    tail = count - head if tail < 0 else tail
+    return before[head : len(before) - tail], rows[head : len(rows) - tail]
 
 
 def _key(row: SegmentRow) -> tuple[str, int]:

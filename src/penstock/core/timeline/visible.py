@@ -110,10 +110,9 @@ class VisibleTimeline(Generic[E]):
         )
 
     def shared_ends(self, other: VisibleTimeline[E]) -> tuple[int, int]:
-        """Compare the spans of two timelines; both have the same entries and times where they agree.
+        """Return how many first spans are those of another timeline, and how many of the last.
 
-        Returns:
-            How many spans at the beginning agree, and how many of the others do at the end.
+        Such spans have the same entries and times. No span is counted twice.
         """
         count = min(len(self), len(other))
         head = self._shared(other, slice(0, count), slice(0, count))
