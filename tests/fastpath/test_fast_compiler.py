@@ -195,6 +195,7 @@ def test_conditions_on_time_bound_the_files(
         ("SELECT reverse(page) FROM wiki", "function"),
         ("SELECT round(price, -1) FROM wiki", "places of a rounded number"),
         ("SELECT date_format(__time, 'MMM') FROM wiki", "pattern"),
+        ("SELECT -0::DOUBLE FROM wiki", "operator"),
         ("SELECT first_value(page) IGNORE NULLS FROM wiki", "name of a result"),
         ("SELECT date_format(__time, 'MMMM yyyy') FROM wiki", "pattern"),
         ("SELECT date_format(__time, 'dddd') FROM wiki", "pattern"),

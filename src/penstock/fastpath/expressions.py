@@ -198,6 +198,8 @@ class Expressions(ABC):
             return _with_name("(NOT {})", made("(NOT {})", "boolean", (value,)), value)
         if node.operator == "-" and isinstance(node.operand, tree.Number):
             return literals.number(node.operand.text, is_negative=True)
+        if _begins_with_number(node.operand):
+            raise NotCompiled("operator")  # Spark takes -1::DOUBLE for (-1)::DOUBLE
         value = self.compile(node.operand)
         if not is_number(value.type):
             raise NotCompiled("operator")
@@ -354,6 +356,14 @@ class Expressions(ABC):
             raise NotCompiled("form of a call")
         interval = tree.Interval(values=(count,), units=(unit.parts[0].upper(),))
         return _moved(self.compile(time), "+", *literals.interval_of(interval))
+
+
+def _begins_with_number(node: tree.Expression) -> bool:
+    """Return whether an expression is a number with conversions after it, such as `1::DOUBLE`."""
+    first = node
+    while isinstance(first, tree.Cast) and first.value.start == first.start:
+        first = first.value
+    return first is not node and isinstance(first, tree.Number)
 
 
 def _reads_rows(node: tree.Expression) -> bool:
