@@ -107,6 +107,7 @@ def test_groups_have_the_names_and_types_of_spark() -> None:
         ("channel LIKE 'a!%' ESCAPE '!'", "channel LIKE a!% ESCAPE '!'", "boolean"),
         ("nullif(price, 0)", "nullif(price, 0)", "double"),
         ("locate('a', channel)", "locate(a, channel, 1)", "int"),
+        ("position('a' IN channel)", "locate(a, channel, 1)", "int"),
         ("date_format(__time, 'yyyy-MM')", "date_format(__time, yyyy-MM)", "string"),
         ("extract(DAYOFWEEK_ISO FROM __time)", "extract(DAYOFWEEK_ISO FROM __time)", "int"),
         ("try_divide(added, 2)", "try_divide(added, 2)", "double"),

@@ -397,6 +397,7 @@ _BRANCHES: Final[dict[str, tuple[str, ...]]] = {
         *("{int} % {n}", "extract({extracted} FROM {timestamp})", "length({string})"),
         *("CASE WHEN {boolean} THEN {int} END", "{part}({timestamp})", "instr({string}, 'a')"),
         *("coalesce({int}, {n})", "(- length({string}))", "year({date})", "{int} + 1"),
+        "POSITION('{text}' IN {string})",
     ),
     "double": (
         *("{double} + {dyadic}", "{double} * {double}", "{bigint} / {n}", "{double} / {n}"),

@@ -341,7 +341,9 @@ class Expressions(ABC):
             if self.now_us is None:
                 raise NotCompiled("current time")
             return constant(self.now_us, "timestamp")
-        if node.form and (function, node.form) != ("position", ("IN",)):
+        if (function, node.form) == ("position", ("IN",)):
+            function = "locate"  # Spark shows it by this name
+        elif node.form:
             raise NotCompiled("form of a call")
         if function == "timestamp_millis" and (period := _floored(node)) is not None:
             time, ms = self.compile(period[0]), period[1]
