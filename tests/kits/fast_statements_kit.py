@@ -353,12 +353,16 @@ _WORDS: Final = {
         *("year", "quarter", "month", "day", "dayofmonth", "dayofyear", "dayofweek", "weekday"),
         *("weekofyear", "hour", "minute", "second"),
     ),
-    "extracted": ("YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "DOW", "DOY")
-    + ("YEAROFWEEK", "DAYOFWEEK_ISO", "DOW_ISO"),
+    "extracted": (
+        *("YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "DOW", "DOY"),
+        *("YEAROFWEEK", "DAYOFWEEK_ISO", "DOW_ISO"),
+    ),
     "day": ("2026-01-01", "2026-01-15", "1970-01-01", "1582-10-15", "0001-01-01"),
     "later": ("2026-02-01", "2026-02-20", "2027-01-01", "9999-12-31"),
-    "length": ("1 DAY", "'2' HOUR", "15 MINUTE", "1 WEEK", "30 SECOND")
-    + ("250 MILLISECONDS", "-7 MICROSECOND", "'-3' DAY"),
+    "length": (
+        *("1 DAY", "'2' HOUR", "15 MINUTE", "1 WEEK", "30 SECOND"),
+        *("250 MILLISECONDS", "-7 MICROSECOND", "'-3' DAY"),
+    ),
     "months": ("1 MONTH", "'13' MONTH", "2 YEARS"),
     "escaped": ("a!%%", "%!_b", "!!%", "%!%!_%"),
     "pattern": ("a%", "%b", "%", "_", "a_b", "%a%", "", "_%", "ß%", "%👍%", "é"),
