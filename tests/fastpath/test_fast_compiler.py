@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tracemalloc
 from itertools import pairwise
 from pathlib import Path
 
@@ -444,6 +445,19 @@ def test_expressions_that_would_double_are_left_to_spark() -> None:
         nested = f"(added / {nested})"
 
     assert reason(f"SELECT {nested} AS a FROM wiki") == "size"
+
+
+def test_many_expressions_that_grow_take_little_memory() -> None:
+    nested = "round(round(round(price)))"
+    items = ", ".join(f"{nested} AS a{number}" for number in range(300))
+    tracemalloc.start()
+    try:
+        assert reason(f"SELECT {items} FROM wiki") == "size"
+        assert tracemalloc.get_traced_memory()[1] < 40 << 20
+    finally:
+        tracemalloc.stop()
+    long = "upper(upper(upper(page || ?)))"
+    assert reason(f"SELECT {long} AS a, count(*) FROM wiki GROUP BY 1", "ö" * 400_000) == "size"
 
 
 def test_an_overflow_of_a_sum_is_checked_for_groups_that_are_left_out() -> None:

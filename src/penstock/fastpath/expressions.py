@@ -76,6 +76,8 @@ _CASTS: Final = {
     **dict.fromkeys(("DEC", "NUMERIC"), "decimal"),
 }
 _SIZE: Final = re.compile(r"[0-9]{1,2}")
+# Length of all pieces of a query together, of which many are parts of others.
+_PIECES_CHARACTERS_MAX: Final = 10_000_000
 
 
 class Expressions(ABC):
@@ -89,6 +91,7 @@ class Expressions(ABC):
     def __init__(self, parameters: Sequence[object], now_us: int | None = None) -> None:
         self.parameters = parameters
         self.now_us = now_us
+        self._characters = 0
 
     @abstractmethod
     def _name(self, node: tree.Name) -> Fragment:
@@ -116,6 +119,9 @@ class Expressions(ABC):
         if found is not None:
             return found
         piece = self._of_node(node)
+        self._characters += len(piece.sql)
+        if self._characters > _PIECES_CHARACTERS_MAX:
+            raise NotCompiled("size")
         if piece.raises and not _reads_rows(node):
             # Spark raises while it plans, even if there is no row for which to compute it.
             raise NotCompiled("error of constants")
