@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tracemalloc
 from itertools import pairwise
 from pathlib import Path
 
@@ -107,6 +108,7 @@ def test_groups_have_the_names_and_types_of_spark() -> None:
         ("channel LIKE 'a!%' ESCAPE '!'", "channel LIKE a!% ESCAPE '!'", "boolean"),
         ("nullif(price, 0)", "nullif(price, 0)", "double"),
         ("locate('a', channel)", "locate(a, channel, 1)", "int"),
+        ("position('a' IN channel)", "locate(a, channel, 1)", "int"),
         ("date_format(__time, 'yyyy-MM')", "date_format(__time, yyyy-MM)", "string"),
         ("extract(DAYOFWEEK_ISO FROM __time)", "extract(DAYOFWEEK_ISO FROM __time)", "int"),
         ("try_divide(added, 2)", "try_divide(added, 2)", "double"),
@@ -195,6 +197,12 @@ def test_conditions_on_time_bound_the_files(
         ("SELECT reverse(page) FROM wiki", "function"),
         ("SELECT round(price, -1) FROM wiki", "places of a rounded number"),
         ("SELECT date_format(__time, 'MMM') FROM wiki", "pattern"),
+        ("SELECT -0::DOUBLE FROM wiki", "operator"),
+        ("SELECT first_value(page) IGNORE NULLS FROM wiki", "name of a result"),
+        ("SELECT date_format(__time, 'MMMM yyyy') FROM wiki", "pattern"),
+        ("SELECT date_format(__time, 'dddd') FROM wiki", "pattern"),
+        ("SELECT date_format(__time, 'yyyyyyyy') FROM wiki", "pattern"),
+        ("SELECT date_format(__time, \"HH'T''Z'\") FROM wiki", "pattern"),
         ("SELECT page LIKE 'a!b' ESCAPE '!' FROM wiki", "pattern"),
         ("SELECT CAST(price AS STRING) FROM wiki", "cast"),
         ("SELECT CAST(price AS DECIMAL(10, 2)) FROM wiki", "cast"),
@@ -437,6 +445,19 @@ def test_expressions_that_would_double_are_left_to_spark() -> None:
         nested = f"(added / {nested})"
 
     assert reason(f"SELECT {nested} AS a FROM wiki") == "size"
+
+
+def test_many_expressions_that_grow_take_little_memory() -> None:
+    nested = "round(round(round(price)))"
+    items = ", ".join(f"{nested} AS a{number}" for number in range(300))
+    tracemalloc.start()
+    try:
+        assert reason(f"SELECT {items} FROM wiki") == "size"
+        assert tracemalloc.get_traced_memory()[1] < 40 << 20
+    finally:
+        tracemalloc.stop()
+    long = "upper(upper(upper(page || ?)))"
+    assert reason(f"SELECT {long} AS a, count(*) FROM wiki GROUP BY 1", "ö" * 400_000) == "size"
 
 
 def test_an_overflow_of_a_sum_is_checked_for_groups_that_are_left_out() -> None:

@@ -45,7 +45,7 @@ _COLUMNS: Final = {
 _NUMBERS: Final = ("0", "1", "2", "3", "-2", "2.5", "0.5D")
 _TEXTS: Final = (
     *("a", "-", "", "%", "month", "DAY", "hour", "week", "quarter", "year", "UTC", "both"),
-    *("yyyy-MM-dd", "yyyy-MM-dd HH:mm:ss", "[a-c]", "1 day"),
+    *("yyyy-MM-dd", "yyyy-MM-dd HH:mm:ss", "yyyyMM", "MMMM", "[a-c]", "1 day"),
 )
 _KIND_OF: Final = {
     **dict.fromkeys(("bigint", "int"), "whole"),

@@ -197,8 +197,9 @@ class Comparison:
                     return False
                 if difference(one.shape, before, after, lambda: self._every(one)):
                     return True
-            return False
         except PySparkException:
+            return False
+        else:
             return False
         finally:
             self._shown.createOrReplaceTempView(DATASOURCE)

@@ -97,7 +97,9 @@ class _Maker:
     def statement(self) -> Statement:
         found = self._statement()
         if self.chance.random() < 0.15:
-            inner = f"SELECT * FROM {DATASOURCE} WHERE {self.condition(2)}"
+            items = _GROUPED if self.chance.random() < 0.25 else "*"
+            groups = "" if items == "*" else " GROUP BY channel, page"
+            inner = f"SELECT {items} FROM {DATASOURCE} WHERE {self.condition(2)}{groups}"
             return replace(found, source=f"({inner}) AS {DATASOURCE}")
         return found
 
@@ -235,6 +237,11 @@ class _Maker:
             calls = aggregate_calls()
             names = [name for name in calls if name not in _RAISING or self.chance.random() < 0.1]
             return self._filled(self.chance.choice(calls[self.chance.choice(names)]), 2)
+        if self.chance.random() < 0.02:  # those of `_RAISING` with a clause
+            return self._one_of(
+                "any_value({key_column}, true)", "first({key_column}) IGNORE NULLS",
+                "last_value({key_column}) RESPECT NULLS",
+            )  # fmt: skip
         return self._one_of(
             "count(*)", "count({any})", "count(DISTINCT {key_column})",
             "sum({bigint})", "sum(added)", "sum({int})", "sum(price)", "sum({tame})", "sum(ratio)",
@@ -304,9 +311,14 @@ class _Maker:
 
 
 def _is_plain(text: str) -> bool:
-    return not any(one in text for one in ("'", "\\", "\n", "{", "}"))
+    return not any(one in text for one in ("'", "\\", "\n", "\0", "{", "}"))
 
 
+# One row for each channel and page, with all columns.
+_GROUPED: Final = ", ".join(
+    name if name in {"channel", "page"} else f"{('min', 'max')[at % 2]}({name}) AS {name}"
+    for at, (name, _) in enumerate(COLUMNS)
+)
 # Aggregates that raise for groups with several values, which are most groups.
 _RAISING: Final = frozenset(
     {"any_value", "first", "first_value", "last", "last_value", "max_by", "min_by"}
@@ -341,10 +353,16 @@ _WORDS: Final = {
         *("year", "quarter", "month", "day", "dayofmonth", "dayofyear", "dayofweek", "weekday"),
         *("weekofyear", "hour", "minute", "second"),
     ),
-    "extracted": ("YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "DOW", "DOY"),
+    "extracted": (
+        *("YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "DOW", "DOY"),
+        *("YEAROFWEEK", "DAYOFWEEK_ISO", "DOW_ISO"),
+    ),
     "day": ("2026-01-01", "2026-01-15", "1970-01-01", "1582-10-15", "0001-01-01"),
     "later": ("2026-02-01", "2026-02-20", "2027-01-01", "9999-12-31"),
-    "length": ("1 DAY", "'2' HOUR", "15 MINUTE", "1 WEEK", "30 SECOND"),
+    "length": (
+        *("1 DAY", "'2' HOUR", "15 MINUTE", "1 WEEK", "30 SECOND"),
+        *("250 MILLISECONDS", "-7 MICROSECOND", "'-3' DAY"),
+    ),
     "months": ("1 MONTH", "'13' MONTH", "2 YEARS"),
     "escaped": ("a!%%", "%!_b", "!!%", "%!%!_%"),
     "pattern": ("a%", "%b", "%", "_", "a_b", "%a%", "", "_%", "ß%", "%👍%", "é"),
@@ -383,6 +401,7 @@ _BRANCHES: Final[dict[str, tuple[str, ...]]] = {
         *("{int} % {n}", "extract({extracted} FROM {timestamp})", "length({string})"),
         *("CASE WHEN {boolean} THEN {int} END", "{part}({timestamp})", "instr({string}, 'a')"),
         *("coalesce({int}, {n})", "(- length({string}))", "year({date})", "{int} + 1"),
+        "POSITION('{text}' IN {string})",
     ),
     "double": (
         *("{double} + {dyadic}", "{double} * {double}", "{bigint} / {n}", "{double} / {n}"),
@@ -444,6 +463,7 @@ _BRANCHES: Final[dict[str, tuple[str, ...]]] = {
         *("__time + INTERVAL {months}", "__time - INTERVAL {months}", "CAST(__time AS TIMESTAMP)"),
         *("CASE WHEN {boolean} THEN __time END", "timestamp_millis(unix_millis(__time))"),
         *("FLOOR(__time TO {unit})", "coalesce({timestamp}, __time)"),
+        "TIMESTAMPADD({unit}, {n}, {timestamp})",
     ),
     "date": ("CAST({timestamp} AS DATE)", "to_date({timestamp})", "coalesce({date}, day)"),
 }  # fmt: skip

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 
 import httpx
 import pyarrow as pa
@@ -17,6 +18,7 @@ from penstock.core.access.audit import AuditOptions
 from penstock.core.errors import Forbidden, PenstockError, TooLargeForQuota
 from penstock.core.metrics import MetricRegistry
 from penstock.indexing.engine import EngineFailure
+from penstock.services.api import sql
 from penstock.services.api.asgi import application
 from penstock.services.api.sql import SqlRoutes
 from penstock.spark.sql.crash_principals import SparkEndsRefused
@@ -48,10 +50,13 @@ class HeldSql:
         self.refuses = False
         self.error: PenstockError | None = None
         self.queries: list[SqlQuery] = []
+        self.arrived: SimpleQueue[str] = SimpleQueue()
+        self.begun: SimpleQueue[str] = SimpleQueue()
 
     @contextmanager
     def registered(self, query: SqlQuery) -> Iterator[RegisteredQuery]:
         self.ids.add(query.query_id)
+        self.arrived.put(query.query_id)
         self.queries.append(query)
         self.came.set()
         try:
@@ -60,6 +65,7 @@ class HeldSql:
             self.ids.remove(query.query_id)
 
     def _run(self, query: SqlQuery) -> SqlResult:
+        self.begun.put(query.query_id)
         assert self.released.wait(20)
         if self.error is not None:
             raise self.error
@@ -124,6 +130,29 @@ def test_a_query_reads_what_its_principal_may(rig: Rig, role: str, names: tuple[
     rig.sql.released.set()
     answer = rig.ask(f"user:of-{role}", role)
     assert [one["name"] for one in answer.json()] == list(names)
+
+
+def test_slow_queries_of_one_principal_leave_turns_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql, "RUNNING_MAX", 3)
+    monkeypatch.setattr(sql, "OWN_RUNNING_MAX", 2)
+    with closing(Rig(tmp_path / "access")) as rig, ThreadPoolExecutor(5) as threads:
+        try:
+            asked = [threads.submit(rig.ask, "user:alice", "team", f"a{n}") for n in range(4)]
+            waiting = {rig.sql.arrived.get(timeout=20) for _ in asked}
+            asked.append(threads.submit(rig.ask, "user:bob", "team", "b"))
+            begun = [rig.sql.begun.get(timeout=20) for _ in range(3)]
+            assert "b" in begun
+            headers = as_principal(rig.access, "user:alice", "team")
+            listed = rig.api.get("/penstock/v1/queries", headers=headers).json()
+        finally:
+            rig.sql.released.set()
+        reasons = {one["queryId"]: one["reason"] for one in listed}
+        assert {reasons[one] for one in waiting - {*begun}} == {
+            "2 others of the same principal run"
+        }
+        assert {one.result().status_code for one in asked} == {200}
 
 
 def test_queries_of_others_do_not_exist(rig: Rig) -> None:

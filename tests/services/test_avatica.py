@@ -8,6 +8,7 @@ import datetime as dt
 import decimal
 import gc
 import json
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -559,3 +560,20 @@ def test_a_time_zone_of_the_driver_is_not_ignored(driver: Driver) -> None:
     code, told = driver.refused("openConnection", "other", info={"sqlTimeZone": "Asia/Tokyo"})
     assert code == -1
     assert str(told).startswith("info.sqlTimeZone: 'Asia/Tokyo' is not UTC")
+
+
+def test_an_open_result_keeps_its_rows_in_arrow_only() -> None:
+    """As values of Python, short texts take twenty times the memory."""
+    table = pa.table({f"t{column}": [f"{row % 90}" for row in range(5_000)] for column in range(9)})
+    frames = Frames(SqlResult(table, ("string",) * 9, truncated=False), None)
+
+    async def first() -> int:
+        return len((await frames.at(0, 0)).rows)
+
+    tracemalloc.start()
+    try:
+        assert asyncio.run(first()) == 5_000
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < table.nbytes
+    finally:
+        tracemalloc.stop()

@@ -22,7 +22,7 @@ from penstock.services.api import sql_statements
 from penstock.services.api.asgi import application
 from penstock.services.api.sql import SqlRoutes
 from penstock.services.api.sql_statements import KEPT_S, STATEMENTS
-from penstock.spark.sql.answer_files import AnswerFolder
+from penstock.spark.sql.answer_files import AnswerFolder, used_bytes
 from penstock.spark.sql.service import RegisteredQuery, SqlQuery, SqlResult
 from penstock.testing.clock import VirtualClock
 from tests.harness.access_kit import AccessFolderKit, as_principal
@@ -279,6 +279,18 @@ def test_an_answer_has_a_bounded_number_of_pages(rig: Rig) -> None:
     last = rig("GET", f"/{query_id}/results?page=999&resultFormat=arrayLines").text.split()
     assert (last[0], last[-1]) == ("[999999]", "[1000000]")
     assert rig("GET", f"/{query_id}/results?page=1000").status_code == 404
+
+
+def test_the_rows_of_a_statement_are_deleted_without_a_request(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_statements, "EXPIRY_EVERY_S", 0.01)
+    rig.sql.in_files = True
+    rig.ended(rig.submit())
+    assert used_bytes(rig.sql.folder.root)
+    rig.clock.advance(KEPT_S)
+
+    until(lambda: not used_bytes(rig.sql.folder.root))
 
 
 def test_a_statement_expires_after_an_hour(rig: Rig) -> None:

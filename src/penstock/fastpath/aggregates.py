@@ -203,6 +203,8 @@ def _any_value(
     if call.is_distinct:
         raise NotCompiled("aggregate of distinct values")
     ignores = call.nulls == "IGNORE"
+    if call.nulls:
+        name = ""  # Spark makes another function of it, maybe with another name
     if len(values) == 2 and isinstance(values[1].constant, bool):
         # Spark does not show the second argument.
         ignores, values = values[1].constant, values[:1]

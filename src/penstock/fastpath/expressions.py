@@ -76,6 +76,8 @@ _CASTS: Final = {
     **dict.fromkeys(("DEC", "NUMERIC"), "decimal"),
 }
 _SIZE: Final = re.compile(r"[0-9]{1,2}")
+# Length of all pieces of a query together, of which many are parts of others.
+_PIECES_CHARACTERS_MAX: Final = 10_000_000
 
 
 class Expressions(ABC):
@@ -89,6 +91,7 @@ class Expressions(ABC):
     def __init__(self, parameters: Sequence[object], now_us: int | None = None) -> None:
         self.parameters = parameters
         self.now_us = now_us
+        self._characters = 0
 
     @abstractmethod
     def _name(self, node: tree.Name) -> Fragment:
@@ -116,6 +119,9 @@ class Expressions(ABC):
         if found is not None:
             return found
         piece = self._of_node(node)
+        self._characters += len(piece.sql)
+        if self._characters > _PIECES_CHARACTERS_MAX:
+            raise NotCompiled("size")
         if piece.raises and not _reads_rows(node):
             # Spark raises while it plans, even if there is no row for which to compute it.
             raise NotCompiled("error of constants")
@@ -198,6 +204,8 @@ class Expressions(ABC):
             return _with_name("(NOT {})", made("(NOT {})", "boolean", (value,)), value)
         if node.operator == "-" and isinstance(node.operand, tree.Number):
             return literals.number(node.operand.text, is_negative=True)
+        if _begins_with_number(node.operand):
+            raise NotCompiled("operator")  # Spark takes -1::DOUBLE for (-1)::DOUBLE
         value = self.compile(node.operand)
         if not is_number(value.type):
             raise NotCompiled("operator")
@@ -339,7 +347,9 @@ class Expressions(ABC):
             if self.now_us is None:
                 raise NotCompiled("current time")
             return constant(self.now_us, "timestamp")
-        if node.form and (function, node.form) != ("position", ("IN",)):
+        if (function, node.form) == ("position", ("IN",)):
+            function = "locate"  # Spark shows it by this name
+        elif node.form:
             raise NotCompiled("form of a call")
         if function == "timestamp_millis" and (period := _floored(node)) is not None:
             time, ms = self.compile(period[0]), period[1]
@@ -354,6 +364,14 @@ class Expressions(ABC):
             raise NotCompiled("form of a call")
         interval = tree.Interval(values=(count,), units=(unit.parts[0].upper(),))
         return _moved(self.compile(time), "+", *literals.interval_of(interval))
+
+
+def _begins_with_number(node: tree.Expression) -> bool:
+    """Return whether an expression is a number with conversions after it, such as `1::DOUBLE`."""
+    first = node
+    while isinstance(first, tree.Cast) and first.value.start == first.start:
+        first = first.value
+    return first is not node and isinstance(first, tree.Number)
 
 
 def _reads_rows(node: tree.Expression) -> bool:

@@ -39,6 +39,9 @@ VOID: Final = "void"
 SQL_CHARACTERS_MAX: Final = 200_000
 """Maximum length of a piece: some repeat their parts, so parts within each other could double."""
 
+TEXT_CHARACTERS_MAX: Final = 1_000_000
+"""Maximum length of all texts among the parameters of a piece, which repeats those of its parts."""
+
 INTEGERS: Final = frozenset({"int", "bigint"})
 INT_MAX: Final = (1 << 31) - 1
 LONG_MAX: Final = (1 << 63) - 1
@@ -126,7 +129,8 @@ class Fragment:
     bounds: TimeBounds | None = None
 
     def __post_init__(self) -> None:
-        if len(self.sql) > SQL_CHARACTERS_MAX:
+        texts = sum(len(one) for one in self.parameters if isinstance(one, str))
+        if len(self.sql) > SQL_CHARACTERS_MAX or texts > TEXT_CHARACTERS_MAX:
             raise NotCompiled("size")
 
     @property

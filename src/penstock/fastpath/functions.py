@@ -81,7 +81,10 @@ _FORMATS: Final = {
     "'T'": "T",
     "'Z'": "Z",
 }
-_PATTERN_PARTS: Final = re.compile(r"yyyy|MM|dd|HH|mm|ss|'[TZ]'|[-/:. ]")
+# Letters are not repeated further: MMMM is the name of a month. Two quotes in a text are one.
+_PATTERN_PARTS: Final = re.compile(
+    r"yyyy(?!y)|MM(?!M)|dd(?!d)|HH(?!H)|mm(?!m)|ss(?!s)|'[TZ]'(?!')|[-/:. ]"
+)
 _PATTERN: Final = re.compile(rf"(?:{_PATTERN_PARTS.pattern})+")
 # From the year 1000 up to, not with, 10000.
 _YEAR_MIN_US, _YEAR_END_US = -30_610_224_000_000_000, 253_402_300_800_000_000

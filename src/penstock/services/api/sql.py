@@ -12,8 +12,8 @@ import asyncio
 import logging
 import os
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
@@ -74,6 +74,9 @@ OVERDUE_S = 2.0
 # The framework has 40 threads; the others are for other requests to this process, such as
 # cancelling a query.
 RUNNING_MAX = 32
+
+# Those of one principal, except the owner: slow queries of one must not take all turns.
+OWN_RUNNING_MAX = 24
 
 # Number of large answers written at once, so that small ones find a free core of Spark.
 LARGE_MAX: Final = max(1, (os.cpu_count() or 1) // 2)
@@ -145,9 +148,9 @@ class SqlRoutes:
         self._service = service
         self._system = system
         self._lookups = lookups
-        self._slots = _QuerySlots(RUNNING_MAX, f"{RUNNING_MAX} others run")
+        self._slots = _QuerySlots(RUNNING_MAX, f"{RUNNING_MAX} others run", OWN_RUNNING_MAX)
         self._large_slots = _QuerySlots(
-            LARGE_MAX, "other large answers are written", CapacityLimiter(LARGE_MAX)
+            LARGE_MAX, "other large answers are written", LARGE_MAX, CapacityLimiter(LARGE_MAX)
         )
         # Registered queries, by their ids.
         self._registered: dict[str, _OwnQuery] = {}
@@ -413,9 +416,11 @@ class SqlRoutes:
     async def _turn(self, own: _OwnQuery, turns: _QuerySlots, run: Callable[[], T]) -> T:
         task = asyncio.current_task()
         assert task is not None
-        own.waiting = self._waiting[own.query.query_id] = _Waiting(task, turns.reason)
+        principal = own.query.principal
+        reason = turns.reason_for(principal)
+        own.waiting = self._waiting[own.query.query_id] = _Waiting(task, reason)
         try:
-            async with turns.free:
+            async with turns.taken(principal):
                 self._end_waiting(own)
                 return await to_thread.run_sync(run, limiter=turns.threads)
         finally:
@@ -486,13 +491,45 @@ class _QuerySlots:
     Args:
         most: Number of queries.
         reason: Why a query waits.
+        own_most: Number of queries of one principal.
         threads: Limit of the threads; None: the framework's.
     """
 
-    def __init__(self, most: int, reason: str, threads: CapacityLimiter | None = None) -> None:
-        self.free = asyncio.Semaphore(most)
-        self.reason = reason
+    def __init__(
+        self, most: int, reason: str, own_most: int, threads: CapacityLimiter | None = None
+    ) -> None:
+        self._free = asyncio.Semaphore(most)
+        self._reason = reason
+        self._own_most = own_most
+        # Of principals with queries that run or wait, by their ids: the number of these queries.
+        self._own: dict[str, tuple[asyncio.Semaphore, int]] = {}
         self.threads = threads
+
+    def reason_for(self, principal: str) -> str:
+        """Return why a query of a principal would wait now."""
+        own = self._own.get(principal)
+        if own is not None and own[0].locked():
+            return f"{self._own_most} others of the same principal run"
+        return self._reason
+
+    @asynccontextmanager
+    async def taken(self, principal: str) -> AsyncIterator[None]:
+        """Wait for a turn, and hold it for a block; empty: the owner, who may take all."""
+        if not principal:
+            async with self._free:
+                yield
+            return
+        own, count = self._own.get(principal, (asyncio.Semaphore(self._own_most), 0))
+        self._own[principal] = own, count + 1
+        try:
+            async with own, self._free:
+                yield
+        finally:
+            count = self._own[principal][1]
+            if count > 1:
+                self._own[principal] = own, count - 1
+            else:
+                del self._own[principal]
 
 
 @dataclass(frozen=True, slots=True)

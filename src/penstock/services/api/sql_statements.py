@@ -16,6 +16,7 @@ and for the text of its error, which may repeat a value.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -60,6 +61,8 @@ STATEMENTS: Final = "/druid/v2/sql/statements"
 
 KEPT_S: Final = 3_600.0
 """Time for which a statement is kept after its end."""
+EXPIRY_EVERY_S: Final = 60.0
+"""Interval at which statements expire without a request."""
 ACTIVE_MAX: Final = 100
 """Statements that run, wait, or are read at a time."""
 OWN_ACTIVE_MAX: Final = 25
@@ -153,6 +156,7 @@ class StatementRoutes:
         self._runner = runner
         self._clock = clock
         self._known: dict[str, _Statement] = {}  # the oldest first
+        self._expiry: asyncio.Task[None] | None = None
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
@@ -203,6 +207,14 @@ class StatementRoutes:
             own.ended_s = self._clock.monotonic_s()
             if own.error is None and own.summary is None:
                 own.error = EngineFailure("the answer could not be kept: the log has the reason")
+            self._forget_old()
+            if self._expiry is None or self._expiry.done():
+                self._expiry = start_job("expiry of statements", self._expire())
+
+    async def _expire(self) -> None:
+        """Forget old statements even if no request comes, as long as there are some."""
+        while self._known:
+            await asyncio.sleep(EXPIRY_EVERY_S)
             self._forget_old()
 
     def _check_room(self, owner: str) -> None:
