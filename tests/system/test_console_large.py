@@ -26,7 +26,8 @@ from tests.services.large_installation_kit import (
     repeat_hours,
 )
 
-pytestmark = pytest.mark.system
+# The installation takes a minute of a processor, and several minutes of one that others use.
+pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
 PERIOD = 10
 HOURS = 910_000
