@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from penstock.testing.clock import VirtualClock
 from tests.harness.metadata_kit import open_metadata
 from tests.kits.open_tables_kit import ChangingTables
@@ -16,7 +14,6 @@ SEED = 8  # which makes every kind of step
 KINDS_OF_STEPS = 16
 
 
-@pytest.mark.timeout(600)  # half a minute, if nothing else runs
 def test_engines_agree_after_each_step(tmp_path: Path) -> None:
     clock = VirtualClock()
     with open_metadata(tmp_path, clock) as store:

@@ -36,7 +36,7 @@ from tests.spark.test_spark_lost import Gate, check, in_background, messages
 from tests.spark.test_spark_lost import request as persist_request
 
 # Spark is started three times and used cold twice: minutes on a machine that is busy.
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.spark
 
 WAIT_S = 240
 UNSTOPPABLE = (

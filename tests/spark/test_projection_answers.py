@@ -374,7 +374,6 @@ def test_most_random_queries_are_rewritten() -> None:
     assert rewritten >= 0.6 * asked
 
 
-@pytest.mark.timeout(600)  # three hundred jobs of Spark
 def test_answers_over_groups_are_those_over_rows(ansi: SparkSession) -> None:
     told = Told()
 

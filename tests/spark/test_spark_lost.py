@@ -38,7 +38,6 @@ from tests.kits.spark_server_kit import server_options
 from tests.spark.conftest import MakeTopic
 
 # Some start a Spark of their own: half a minute alone, minutes on a machine that is busy.
-pytestmark = pytest.mark.timeout(900)
 
 WAIT_S = 240
 

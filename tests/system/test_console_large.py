@@ -26,8 +26,7 @@ from tests.services.large_installation_kit import (
     repeat_hours,
 )
 
-# The installation takes a minute of a processor, and several minutes of one that others use.
-pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.system
 
 PERIOD = 10
 HOURS = 910_000

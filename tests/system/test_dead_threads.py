@@ -16,7 +16,7 @@ from penstock.broker.broker_client import BrokerClient
 from penstock.core.errors import PenstockError
 from penstock.services.host.restart_policy import RESTART_REQUESTED
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.system
 
 SERVES = re.compile(r"broker serves (http://127\.0\.0\.1:\d+)")
 

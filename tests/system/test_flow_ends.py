@@ -12,7 +12,7 @@ from penstock.core.errors import PenstockError
 from penstock.services.host.restart_policy import FLOW_ENDS_MAX
 from tests.system.test_flow_kills import Service
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.system
 
 FLOW = """
 name: ends

@@ -24,7 +24,7 @@ from penstock.storage.metadata import MetadataStore, Term
 from penstock.storage.sqlite_urls import sqlite_url
 from tests.system.worker_kit import wait_for
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.system
 
 PREFIX = "/druid/indexer/v1"
 

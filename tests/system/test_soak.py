@@ -29,7 +29,7 @@ PLANS_KEPT = 16
 pytestmark = [
     pytest.mark.system,
     pytest.mark.skipif(not MINUTES, reason="set PENSTOCK_SOAK_MINUTES=30 to run the soak"),
-    pytest.mark.timeout(600 + 3 * 60 * MINUTES),
+    pytest.mark.timeout(900 + 3 * 60 * MINUTES),
 ]
 
 

@@ -23,7 +23,7 @@ from tests.system.worker_kit import (
     wait_for,
 )
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.system
 
 
 @pytest.fixture(scope="module")
