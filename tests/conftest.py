@@ -7,7 +7,6 @@ import gc
 import os
 import re
 import shutil
-import socket
 import tempfile
 import time
 from collections import defaultdict
@@ -338,10 +337,13 @@ def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def flight_address() -> str:
+def flight_address() -> Iterator[str]:
     """Address at which `shared_penstock` serves Flight SQL."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return f"127.0.0.1:{taken.getsockname()[1]}"
+    # Here, because most processes of a test run need none of it.
+    from tests.kits.ports_kit import kept_port
+
+    with kept_port() as port:
+        yield f"127.0.0.1:{port}"
 
 
 @pytest.fixture(scope="session")
