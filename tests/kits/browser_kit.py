@@ -24,7 +24,7 @@ ARGUMENTS = [
     "--disable-sync",
     "--no-first-run",
 ]
-TIMEOUT_MS = 60_000
+TIMEOUT_MS = 120_000
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from tests.system.load_kit import (
 )
 from tests.system.walking_kit import Walk, commands_of, write_files
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 GUIDE = "howto/back-up-and-restore.md"
 SHOWN = {

@@ -105,7 +105,7 @@ class Broker:
     def end(self) -> int:
         self.up.clear()
         self.process.send_signal(signal.SIGTERM)
-        self.process.communicate(timeout=60)
+        self.process.communicate(timeout=180)
         return self.process.returncode
 
     def killed_about(self, said: float) -> bool:

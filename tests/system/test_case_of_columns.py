@@ -15,7 +15,7 @@ from penstock.services.sql_client import ask
 from penstock.testing.server import LocalPenstock
 from tests.system.serving_kit import until
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 WAIT_S = 120
 DAY = "2026-11-21T00:00:00.000Z/2026-11-22T00:00:00.000Z"

@@ -19,7 +19,7 @@ from penstock.services.host.restart_policy import RESTART_REQUESTED
 from tests.system.controller_limits import TOTAL
 from tests.system.limit_kit import limit_folder, limitable, limited, until, was_refused
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.system
 
 CHILD = Path(__file__).with_name("controller_limits.py")
 

@@ -14,7 +14,7 @@ from tests.storage.postgres_server_kit import require_binaries
 from tests.storage.reading_database_kit import ReadDatabase, running_database
 from tests.system.serving_kit import contents, files_in, until
 
-pytestmark = [pytest.mark.system, pytest.mark.postgres, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.postgres]
 
 VARIABLE: JsonValue = {"type": "environment", "variable": "PENSTOCK_INPUT_SHOP"}
 SALES = (

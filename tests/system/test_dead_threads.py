@@ -16,7 +16,7 @@ from penstock.broker.broker_client import BrokerClient
 from penstock.core.errors import PenstockError
 from penstock.services.host.restart_policy import RESTART_REQUESTED
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.system
 
 SERVES = re.compile(r"broker serves (http://127\.0\.0\.1:\d+)")
 
@@ -48,7 +48,7 @@ def broker(folder: Path, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], s
             else:
                 pytest.fail(f"the broker ended: {log.read_text()}")
             yield process, found[1]
-            process.wait(60)
+            process.wait(180)
             copy.write(lines.read())
     finally:
         process.kill()

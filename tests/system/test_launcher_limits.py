@@ -13,7 +13,7 @@ import pytest
 
 from tests.system.limit_kit import WAIT_S, limit_files, limited, until
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.system
 
 LAUNCHER = Path(__file__).with_name("launcher_limits.py")
 

@@ -17,7 +17,7 @@ from tests.system.manual_kit import HOME, PAGES, Reader, commands_of
 from tests.system.serving_kit import serving
 from tests.system.walking_kit import within
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 # The page whose flow has a processor of its own, and the folder in which it is.
 OWN_PROCESSORS = ("write-a-processor", "processors")

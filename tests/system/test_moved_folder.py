@@ -14,7 +14,7 @@ import pytest
 from penstock.broker.broker_client import BrokerClient
 from tests.system.load_kit import HALF, PARTITIONS, TOPIC, Rig, compaction, events, running_rig
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 # Holds 2,000 events: 1,000 in segments, half of them compacted, and 1,000 in a task's folder.
 OLD_FOLDER = Path(__file__).parent / "folders" / "before-relative-paths.tar.xz"

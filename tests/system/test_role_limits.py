@@ -26,7 +26,7 @@ from tests.system.limit_kit import (
     works_again,
 )
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.system
 
 TASKS = "/druid/indexer/v1"
 RULES = "/druid/coordinator/v1/rules"

@@ -22,7 +22,7 @@ from tests.system.limit_kit import (
     works_again,
 )
 
-pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.system, pytest.mark.spark]
 
 SQL = "/druid/v2/sql"
 AT_ONCE = 6

@@ -27,7 +27,7 @@ from tests.kits.hostile_client_kit import children
 from tests.kits.this_host_kit import LISTED
 from tests.system.serving_kit import contents, files_in, serving, until
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.system
 
 ROW = b'{"time": "2026-11-28T00:00:00Z", "n": 1}\n'
 TASKS = "/druid/indexer/v1/task"

@@ -12,7 +12,7 @@ import pytest
 from penstock.testing.server import LocalPenstock
 from tests.system.serving_kit import until
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.system
 
 WAIT_S = 120
 

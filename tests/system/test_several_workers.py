@@ -15,7 +15,7 @@ from penstock.storage.metadata import MetadataStore
 from penstock.storage.sqlite_urls import sqlite_url
 from tests.system.worker_kit import RealWorker, wait_for
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.system
 
 
 def test_two_workers_share_a_data_folder(tmp_path: Path) -> None:
@@ -48,4 +48,4 @@ def test_two_workers_share_a_data_folder(tmp_path: Path) -> None:
         for process in processes:
             process.terminate()
         for process in processes:
-            process.wait(60)
+            process.wait(180)

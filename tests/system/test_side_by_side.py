@@ -12,7 +12,7 @@ from penstock.testing.server import LocalPenstock
 from tests.client.held_file_kit import held_file
 from tests.system.serving_kit import until
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 WAIT_S = 120
 DAY = "2013-01-01/2013-01-02"

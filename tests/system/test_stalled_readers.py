@@ -19,7 +19,7 @@ from penstock.services.sql_client import ask
 from penstock.testing.server import LocalPenstock
 from tests.system.serving_kit import files_in, until
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(420)]
+pytestmark = pytest.mark.system
 
 CLIENTS = 50
 WAIT_S = 240

@@ -190,7 +190,7 @@ def test_it_ends_with_the_process_that_started_it(tmp_path: Path, how: str) -> N
         server = os.pidfd_open(pid)
         try:
             parent.kill()
-            ended, _, _ = select.select([server], [], [], 60)
+            ended, _, _ = select.select([server], [], [], 180)
             assert ended
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -206,14 +206,14 @@ def test_a_server_whose_input_cannot_be_read_ends(tmp_path: Path) -> None:
             [*command, "--data-dir", str(tmp_path / "data"), *addresses],
             stdin=unreadable,
             check=False,
-            timeout=60,
+            timeout=300,
         )
     assert done.returncode in (0, -signal.SIGTERM)
 
 
 def test_pytest_is_imported_only_with_the_fixtures() -> None:
     program = "import sys; sys.modules['pytest'] = None; import penstock.testing.server"
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
 
 
 TESTS_OF_A_USER = """
@@ -247,7 +247,7 @@ def test_fixtures_empty_the_broker_and_report_its_logs(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert "1 failed, 2 passed" in done.stdout

@@ -21,11 +21,11 @@ from penstock.services.cli import exit_codes
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.host.tls_authority import TlsAuthority
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.system
 
 SECRET = "very-secret"
 EVERYWHERE = ("--broker-http", "0.0.0.0:0", "--broker-tcp", "0.0.0.0:0")
-WAIT_S = 60.0
+WAIT_S = 120.0
 
 
 def own_address() -> str:

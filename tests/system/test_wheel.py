@@ -28,7 +28,7 @@ LIMIT_S = 300
 KEPT = {"PENSTOCK_SPARK_JAVA_OPTIONS", "PENSTOCK_QUERY_MEMORY"}
 SPARK_SETTING = re.compile(r"-Dspark\.\S+")
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 
 @pytest.fixture
