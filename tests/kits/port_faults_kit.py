@@ -14,7 +14,6 @@ from penstock.core.clock import SystemClock, pause
 from penstock.core.errors import PenstockError
 from tests.harness.call_faults_kit import FAULTS, Faults
 
-
 # Threads of earlier tests may open a file at any moment, and close it soon.
 _CLOSED_WITHIN_S = 10.0
 _LOOK_S = 0.05

@@ -4,8 +4,8 @@
 
 Its flow makes FlowFiles with content, passes them on, and counts and sums up their numbers where
 they end. Its components start after a line of input, and make more than `FIRST` FlowFiles after a
-second one. It prints the count whenever that grows, until it is killed. As in a process of Penstock's own, a thread that dies ends it, and so does an
-exception of the main thread.
+second one. It prints the count whenever that grows, until it is killed. As in a process of
+Penstock's own, a thread that dies ends it, and so does an exception of the main thread.
 """
 
 from __future__ import annotations

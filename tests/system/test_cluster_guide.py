@@ -174,9 +174,7 @@ def commands_by_pid(pids: Iterable[int]) -> dict[int, str]:
     return found
 
 
-def ports_refuse_another_user(
-    pids: Callable[[], Sequence[int]], connect: int, secret: str
-) -> None:
+def ports_refuse_another_user(pids: Callable[[], Sequence[int]], connect: int, secret: str) -> None:
     """Try the ports of Spark's processes as another user without the secret."""
     commands: dict[int, str] = {}
 
@@ -235,9 +233,7 @@ def spark_ports() -> Iterator[tuple[int, int]]:
 
 
 @pytest.fixture(scope="module")
-def cluster(
-    terminals: tuple[Terminals, dict[str, str]], spark_ports: tuple[int, int]
-) -> Cluster:
+def cluster(terminals: tuple[Terminals, dict[str, str]], spark_ports: tuple[int, int]) -> Cluster:
     # Here, because every process of a test run would load it to find the tests.
     import s3fs
 
@@ -266,9 +262,7 @@ def cluster(
 
 def test_the_guide_to_a_cluster_works_as_it_is_written(cluster: Cluster) -> None:
     secret = (cluster.folder / "spark.secret").read_text().strip()
-    ports_refuse_another_user(
-        lambda: cluster.opened.pids, connect_port(cluster.data.path), secret
-    )
+    ports_refuse_another_user(lambda: cluster.opened.pids, connect_port(cluster.data.path), secret)
     found = cluster.store.find("penstock/segments")
     assert [one for one in found if one.endswith(".parquet")]
     assert not (cluster.data.path / "segments").exists()

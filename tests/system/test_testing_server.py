@@ -22,6 +22,8 @@ from penstock.testing.server import LocalBroker
 
 pytestmark = pytest.mark.system
 
+WAIT_S = 120
+
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[LocalBroker]:
@@ -60,7 +62,7 @@ def test_clients_are_ready_made(broker: LocalBroker) -> None:
         async with broker.producer() as producer:
             await producer.publish("talk", b"hello")
         async with broker.consumer("talk", "ears", handle):
-            await asyncio.to_thread(broker.wait_finished, "talk", "ears")
+            await asyncio.to_thread(broker.wait_finished, "talk", "ears", WAIT_S)
 
     asyncio.run(talk())
     assert seen == [b"hello"]
