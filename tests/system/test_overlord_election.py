@@ -76,7 +76,7 @@ class NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def status_of(url: str) -> tuple[int, str]:
-    """Return the status of a GET and where it points."""
+    """Return the status of a GET and where it points; 0 if there is no answer."""
     opener = urllib.request.build_opener(NoRedirect)
     try:
         with opener.open(url, timeout=10) as answer:
@@ -84,6 +84,8 @@ def status_of(url: str) -> tuple[int, str]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.headers.get("Location", "")
+    except OSError:
+        return 0, ""
 
 
 @pytest.fixture
