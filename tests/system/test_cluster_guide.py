@@ -45,7 +45,7 @@ from tests.system.walking_kit import ROOT, Walk, commands_of
 if TYPE_CHECKING:
     import s3fs
 
-pytestmark = [pytest.mark.system, pytest.mark.postgres, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.postgres]
 
 SPARK_HOME = Path(pyspark.__path__[0])
 GUIDE = "howto/use-a-spark-cluster.md"

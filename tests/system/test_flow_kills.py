@@ -32,7 +32,7 @@ from penstock.storage.sqlite_urls import sqlite_url
 KILLS = int(os.environ.get("PENSTOCK_FLOW_KILLS", "5"))
 HERE = Path(__file__).parent
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600 + 20 * KILLS)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(900 + 20 * KILLS)]
 
 # Thresholds so small that kills meet swapping, and several threads where that keeps the counts.
 FLOW = """

@@ -28,7 +28,7 @@ from penstock.services.sql_client import ask
 from tests.kits.ports_kit import kept_port
 from tests.system.load_kit import PARTITIONS, SUPERVISOR, TOPIC, Load, Rig
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.system
 
 ROLES = ("broker", "overlord", "flow", "worker", "router")
 ORDER = ("overlord", "worker", "flow", "router", "broker")

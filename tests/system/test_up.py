@@ -41,7 +41,7 @@ from tests.system.kinds_kit import (
 )
 from tests.system.load_kit import PARTITIONS, WHOLE, Load, Rig, compaction, running_rig
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.system
 
 EVENTS = 5_000
 BATCH = 250
@@ -322,7 +322,6 @@ def test_a_topic_that_is_made_again_is_read_from_its_start(rig: Rig) -> None:
     assert counts(rig) == [total, total, 0, end - 1]
 
 
-@pytest.mark.timeout(900)
 def test_three_streams_at_once_are_exact_whatever_is_killed(rig: Rig) -> None:
     """One of rows as they are, one whose columns are found, and one that rolls its rows up."""
     require_answers(rig)
