@@ -1,6 +1,6 @@
 // Parts of a picture that are chosen like buttons: with the mouse, or with one tab stop and arrow keys.
 import type { RefObject } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 
 /** What all parts together need, for the `svg`. */
 interface PictureProps {
@@ -52,7 +52,8 @@ export function useParts({
     setActive(next);
     box.current?.querySelectorAll<SVGGElement>("[role=button]")[next]?.focus();
   };
-  useEffect(() => {
+  // Before anybody can point at a part of the new picture.
+  useLayoutEffect(() => {
     setPointed(undefined);
     setActive(0);
     if (byKey.current) go(0);

@@ -1,6 +1,6 @@
 // Rows of a query as a table, of which only those in sight are in the page.
 import type { JSX } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 
 import type { Result } from "./sql_charts";
 
@@ -18,7 +18,8 @@ export function Rows({
 }): JSX.Element {
   const box = useRef<HTMLDivElement>(null);
   const [top, setTop] = useState(0);
-  useEffect(() => {
+  // Before anybody can scroll the new rows.
+  useLayoutEffect(() => {
     setTop(0);
     if (box.current) box.current.scrollTop = 0;
   }, [result]);

@@ -24,7 +24,7 @@ ARGUMENTS = [
     "--disable-sync",
     "--no-first-run",
 ]
-TIMEOUT_MS = 60_000
+TIMEOUT_MS = 120_000
 
 
 @contextmanager
@@ -35,7 +35,9 @@ def started_browser() -> Iterator[Browser]:
         assert "CI" not in os.environ, "no Chromium found: run scripts/setup browser"
         pytest.skip("no Chromium found: run scripts/setup browser")
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+        started = playwright.chromium.launch(
+            executable_path=path, args=ARGUMENTS, timeout=TIMEOUT_MS
+        )
         yield started
         started.close()
 

@@ -74,7 +74,10 @@ class Console(Tab):
         self._expected = list(EXCEPTIONS)
 
     def open(self, place: str) -> None:
+        """Go to a page of the console; its parts are drawn, perhaps without answers."""
         self.page.goto(f"{self.address}/#/{place}")
+        # Within a document, the browser tells the script of the new address after that.
+        self.page.evaluate("() => new Promise(done => setTimeout(() => setTimeout(done)))")
         expect(self.page.locator("main")).to_be_visible()
 
     def shows(self, text: str) -> None:
@@ -85,8 +88,27 @@ class Console(Tab):
         editor = self.page.get_by_label("statement", exact=True)
         editor.press("Control+A")
         editor.press("Delete")
-        editor.press_sequentially(statement)
-        editor.press("Escape")  # closes the completion
+        for number, line in enumerate(statement.splitlines()):
+            if number:
+                editor.press("Enter")
+            editor.press_sequentially(line)
+            editor.press("Escape")  # closes the completion, which the next line would accept
+
+    def notes_connections(self) -> None:
+        """Keep all states of the connection, also short ones, for `has_noted`."""
+        self.page.evaluate(
+            """() => {
+                const shown = document.querySelector(".connection");
+                const note = () => document.body.dataset.noted += ` ${shown.textContent}`;
+                new MutationObserver(note).observe(shown, {
+                    childList: true, characterData: true, subtree: true
+                });
+            }"""
+        )
+
+    def has_noted(self, text: str) -> None:
+        """Wait until the connection has had a state since `notes_connections`."""
+        expect(self.page.locator("body")).to_have_attribute("data-noted", re.compile(text))
 
     def expect(self, method: str, status: int, path: str, reason: str) -> None:
         """Expect answers with an error that only this test provokes; `path` is a pattern."""

@@ -111,11 +111,15 @@ def _rpc(body: bytes) -> bytes:
 
 
 def listening(pid: int) -> dict[int, str]:
-    """Return the TCP ports that a process listens on, with their addresses in hexadecimal."""
+    """Return the TCP ports that a process listens on, with their addresses in hexadecimal.
+
+    A process that has ended listens on none.
+    """
     links = []
-    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
-            links.append(str(descriptor.readlink()))
+    with contextlib.suppress(FileNotFoundError):
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+                links.append(str(descriptor.readlink()))
     inodes = {link[len("socket:[") : -1] for link in links if link.startswith("socket:[")}
     found = {}
     for table in ("tcp", "tcp6"):
@@ -128,11 +132,12 @@ def listening(pid: int) -> dict[int, str]:
 
 
 def children(pid: int) -> list[int]:
-    """Return the children of all threads of a process; threads that end meanwhile have none."""
+    """Return the children of all threads of a process; what ends meanwhile has none."""
     found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            found += [int(one) for one in (task / "children").read_text().split()]
+    with contextlib.suppress(FileNotFoundError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                found += [int(one) for one in (task / "children").read_text().split()]
     return found
 
 

@@ -90,8 +90,11 @@ class KilledQuery:
 
     def _wait_for(self, driver: subprocess.Popen[bytes], batches: int) -> None:
         until_s = time.monotonic() + _PATIENCE_S
-        while self._committed() < batches:
-            if driver.poll() is not None or time.monotonic() > until_s:
+        while True:
+            has_ended = driver.poll() is not None  # before the last look at what it committed
+            if self._committed() >= batches:
+                return
+            if has_ended or time.monotonic() > until_s:
                 shown = (self._folder / "driver.log").read_text(errors="replace")[-4_000:]
                 raise TimeoutError(f"{self._committed()} of {batches} batches, then: {shown}")
             pause(SystemClock(), _POLL_S)

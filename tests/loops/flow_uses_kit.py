@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from penstock.core.errors import PenstockError
 from penstock.services.api.flow.provenance import PROVENANCE, REPLAY, REPLAYS
+from tests.kits.ports_kit import kept_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -119,8 +119,7 @@ def use_flows(
         broker.post("/channel/create", query={"topic": "heard", "channel": channel})
     token = folder / "token"
     token.write_text(TOKEN)
-    with lookup_service(tcp_port) as lookup:
-        port = _free_port()
+    with lookup_service(tcp_port) as lookup, kept_port() as port:
         text = FLOW.format(port=port, token=token, lookup=lookup)
         ask("POST", "/flow/validate", text, file="loops.yaml")
         ask("PUT", "/flow", text, dryRun="true")
@@ -206,9 +205,3 @@ def _use_wrongly(flows: JsonClient, every: set[tuple[str, str]]) -> None:
                 flows.request(method, target, b"name: [" if method in {"PUT", "POST"} else b"")
             except PenstockError:
                 continue
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port

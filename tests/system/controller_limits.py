@@ -3,15 +3,16 @@
     python controller_limits.py FOLDER
 
 Its flow makes FlowFiles with content, passes them on, and counts and sums up their numbers where
-they end. Its components start after a line of input. It prints the count whenever that grows, until
-it is killed. As in a process of Penstock's own, a thread that dies ends it, and so does an
-exception of the main thread.
+they end. Its components start after a line of input, and make more than `FIRST` FlowFiles after a
+second one. It prints the count whenever that grows, until it is killed. As in a process of
+Penstock's own, a thread that dies ends it, and so does an exception of the main thread.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import select
 import sys
 import threading
 from typing import Final
@@ -25,6 +26,7 @@ from tests.flow import controller_kit
 from tests.flow.controller_kit import ControllerWorld, apply, number_in, state_of
 
 TOTAL: Final = 400
+FIRST: Final = 80
 CONTENT_BYTES: Final = 20_000
 FLOW: Final = f"""
 name: line
@@ -39,8 +41,13 @@ connections:
 _LOOK_S: Final = 0.02
 
 
+_may_go_on = threading.Event()
+
+
 def content_of(number: int) -> bytes:
-    """Return a content that starts with the number."""
+    """Return a content that starts with the number, once there may be so many."""
+    if number >= FIRST:
+        _may_go_on.wait()
     return b"%d " % number + b"x" * CONTENT_BYTES
 
 
@@ -52,7 +59,7 @@ def run(folder: str) -> None:
     if not controller.applied.flow.processors:
         apply(controller, FLOW)
     print(0, 0, flush=True)
-    sys.stdin.readline()
+    os.read(sys.stdin.fileno(), 1)
     controller.start()
     printed = -1
     while True:
@@ -61,7 +68,11 @@ def run(folder: str) -> None:
         if count > printed:
             print(count, total, flush=True)
             printed = count
-        threading.Event().wait(_LOOK_S)
+        # No other thread reads: under the limit, none could be started.
+        if _may_go_on.is_set():
+            threading.Event().wait(_LOOK_S)
+        elif select.select([sys.stdin], [], [], _LOOK_S)[0] and os.read(sys.stdin.fileno(), 1):
+            _may_go_on.set()
 
 
 def main() -> None:

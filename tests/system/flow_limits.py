@@ -34,7 +34,7 @@ from penstock.storage.content.content_repository import ContentOptions, ContentR
 from penstock.storage.disk import OsFileSystem
 
 STEPS: Final = 240
-DRAIN_LIMIT_S: Final = 60
+DRAIN_LIMIT_S: Final = 240
 BATCH: Final = 40
 TEXT: Final = "x" * 20_000
 MORE_BYTES: Final = 40 << 20

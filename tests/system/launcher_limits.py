@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 from pathlib import Path
 from typing import Final
@@ -16,7 +17,7 @@ from typing import Final
 from penstock.core.clock import SystemClock
 from penstock.services.host.launcher import ChildPlan, Launcher
 from penstock.services.host.liveness import LivenessCheck, LivenessOptions, greet
-from penstock.services.host.process import ChildCommand, free_port
+from penstock.services.host.process import ChildCommand
 
 REPORTS: Final = """
 import os, signal, sys
@@ -36,7 +37,12 @@ with socket.create_server(("127.0.0.1", int(sys.argv[1]))) as server:
 def main() -> None:
     """Run the children."""
     logging.basicConfig(level=logging.WARNING)
-    folder, port = Path(sys.argv[1]), free_port()
+    folder = Path(sys.argv[1])
+    # Bound to the end, so that no other process gets the port while `spark` starts again.
+    keeper = socket.socket()
+    keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    keeper.bind(("127.0.0.1", 0))
+    port: int = keeper.getsockname()[1]
 
     def child(script: str, argument: int) -> ChildCommand:
         return ChildCommand((sys.executable, "-c", script, str(argument)), dict(os.environ))

@@ -22,10 +22,12 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-WAIT_S: Final = 60.0
+WAIT_S: Final = 120.0
 TOKEN: Final = "limited"
-# Of requests while the process is limited.
-_ANSWER_S: Final = 1.0
+LIMITED_ANSWER_S: Final = 1.0
+"""Time limit of a request while the process is limited."""
+# Of a request that is repeated until the process works again.
+_AGAIN_S: Final = 10.0
 _PAUSE_S: Final = 0.02
 
 
@@ -55,6 +57,7 @@ class LimitedRole:
         options: More of its options.
 
     Attributes:
+        patience_s: Time limit of a request; short within `impatient`.
         started: Processes that a test has started; `limit_folder` ends those that are left.
     """
 
@@ -64,6 +67,7 @@ class LimitedRole:
         self.data = folder / "data"
         self.log = folder / f"{role}.log"
         self._folder, self._role, self._options = folder, role, options
+        self.patience_s = WAIT_S
         self.start()
 
     def start(self) -> None:
@@ -83,7 +87,7 @@ class LimitedRole:
         self.started.append(self.process)
         self.url = ""
         until(lambda: self._finds_address(begin), self)
-        until(lambda: self.ask("GET", "/status/health", timeout_s=WAIT_S).ok, self)
+        until(lambda: self.ask("GET", "/status/health").ok, self)
 
     def _finds_address(self, begin: int) -> bool:
         text = self.log.read_bytes()[begin:].decode()
@@ -92,20 +96,29 @@ class LimitedRole:
         return bool(self.url)
 
     def ask(
-        self, method: str, path: str, body: object = None, timeout_s: float = _ANSWER_S
+        self, method: str, path: str, body: object = None, timeout_s: float | None = None
     ) -> Answer:
-        """Send a request."""
+        """Send a request; without a time limit of its own it has that of this moment."""
         data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
         request = urllib.request.Request(f"{self.url}{path}", data, headers, method=method)
         try:
-            with _answer(request, timeout_s) as answer:
+            with _answer(request, timeout_s or self.patience_s) as answer:
                 content = answer.read()
                 is_good = answer.status < HTTPStatus.BAD_REQUEST
                 value = json.loads(content or b"null") if is_good else content.decode()
                 return Answer(answer.status, value)
         except (OSError, ValueError, http.client.HTTPException) as error:
             return Answer(0, repr(error))
+
+    @contextlib.contextmanager
+    def impatient(self, patience_s: float) -> Iterator[None]:
+        """Give requests less time within the block, in which some are not answered."""
+        before, self.patience_s = self.patience_s, patience_s
+        try:
+            yield
+        finally:
+            self.patience_s = before
 
     @property
     def has_ended(self) -> bool:
@@ -155,7 +168,8 @@ def limited(
     if kind == "threads":
         tree = [process.pid, *filter(_has_the_module, children_of(process.pid))]
         for pid in tree:
-            os.kill(pid, signal.SIGUSR1)
+            with contextlib.suppress(ProcessLookupError):  # a child that has ended
+                os.kill(pid, signal.SIGUSR1)
         until(lambda: all(map(_has_no_threads, tree)))
         yield
         for pid in [process.pid, *filter(_has_the_module, children_of(process.pid))]:
@@ -271,7 +285,8 @@ def works_again(role: LimitedRole, works: Callable[[], bool]) -> bool:
     """Wait until a process works again, or has ended; say whether it works."""
     try:
         # A query that a lack of threads left without an answer ends at its own limit first.
-        until(lambda: role.has_ended or works(), wait_s=2.5 * WAIT_S)
+        with role.impatient(_AGAIN_S):
+            until(lambda: role.has_ended or works(), wait_s=2 * WAIT_S)
     except AssertionError as error:
         raise AssertionError(f"{error}{role.said()}") from None
     return not role.has_ended

@@ -24,7 +24,7 @@ from penstock.core.clock import SystemClock
 from tests.docs.markdown_kit import ROOT, fences
 from tests.system.walking_kit import Shown, within
 
-PATIENCE_S = 120
+PATIENCE_S = 300
 HOME = "/home/me"
 FOLDERS = ("howto", "tutorials")
 # Pages whose commands other tests run: they need a backup, NiFi's files or a cluster.

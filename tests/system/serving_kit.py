@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,6 +22,20 @@ def serving(folder: Path, variables: Mapping[str, str] | None = None) -> Iterato
     ours = {name: value for name, value in os.environ.items() if name.startswith("PENSTOCK_")}
     with LocalPenstock(folder, variables={**ours, **(variables or {})}) as made:
         yield made
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Return the files below a folder in use: its folders may be deleted meanwhile."""
+    # Unlike `rglob`, it passes over a folder that no longer exists.
+    found = [Path(place, name) for place, _, names in os.walk(folder) for name in names]
+    return [path for path in found if path.is_file()]
+
+
+def contents(paths: Iterable[Path]) -> Iterator[tuple[Path, bytes]]:
+    """Yield files with their contents, without those that are deleted meanwhile."""
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            yield path, path.read_bytes()
 
 
 def until(what: str, condition: Callable[[], bool], within_s: float = 120) -> None:

@@ -32,7 +32,7 @@ BATCH: Final = 20
 ROUNDS: Final = 60
 MORE_BYTES: Final = 24 << 20
 _LIMITED_S: Final = 5.0
-_WAIT_S: Final = 60.0
+_WAIT_S: Final = 120.0
 
 pytestmark = pytest.mark.system
 

@@ -11,11 +11,10 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +37,7 @@ from tests.kits.hostile_client_kit import (
     was_accepted,
     was_refused,
 )
+from tests.kits.ports_kit import kept_port
 from tests.storage.postgres_server_kit import require_binaries, running_server
 from tests.system.serving_kit import until
 from tests.system.walking_kit import ROOT, Walk, commands_of
@@ -49,24 +49,18 @@ pytestmark = [pytest.mark.system, pytest.mark.postgres]
 
 SPARK_HOME = Path(pyspark.__path__[0])
 GUIDE = "howto/use-a-spark-cluster.md"
-PATIENCE_S = 180.0
+PATIENCE_S = 300.0
 EMULATOR = 0  # the terminal of the S3, which is the first
 # Ports that ask for the secret: those of the master, two workers, the driver's RPC and its blocks,
 # and the blocks of two executors.
 ASKING = 7
 PAGES = 3  # of the master and two workers
+KINDS = ("master.Master", "worker.Worker", "SparkConnectServer", "CoarseGrainedExecutorBackend")
 EXPECTED = {
     "penstock sql 'SELECT page": r"/ +1",
     "penstock segment list": r"clicks_2026-11-21",
     "penstock sql 'SELECT sum": r"\b12\b",
 }
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 class Terminals:
@@ -130,8 +124,7 @@ def terminals(
     if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
         pytest.skip("no Java that Spark's own scripts find")
     folder = tmp_path_factory.mktemp("cluster")
-    s3 = free_port()
-    with running_server(binaries) as database:
+    with running_server(binaries) as database, kept_port() as s3:
         variables = {
             "AWS_ACCESS_KEY_ID": "test",
             "AWS_SECRET_ACCESS_KEY": "test",
@@ -172,15 +165,29 @@ def connect_port(data: Path) -> int:
     return int(settings.partition("connect.grpc.binding.port ")[2].partition("\n")[0])
 
 
-def ports_refuse_another_user(pids: Sequence[int], connect: int, secret: str) -> None:
+def commands_by_pid(pids: Iterable[int]) -> dict[int, str]:
+    """Return the command lines of those processes that have not ended meanwhile."""
+    found = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            found[pid] = Path(f"/proc/{pid}/cmdline").read_text()
+    return found
+
+
+def ports_refuse_another_user(pids: Callable[[], Sequence[int]], connect: int, secret: str) -> None:
     """Try the ports of Spark's processes as another user without the secret."""
-    commands = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in pids}
-    spark = [pid for pid in pids if "org.apache.spark" in commands[pid]]
-    kinds = ("master.Master", "worker.Worker", "SparkConnectServer", "CoarseGrainedExecutorBackend")
-    counts = [sum(kind in commands[pid] for pid in spark) for kind in kinds]
-    assert counts == [1, 2, 1, 2]
+    commands: dict[int, str] = {}
+
+    def has_all_of_spark() -> bool:
+        nonlocal commands
+        commands = commands_by_pid(pids())
+        found = [sum(kind in one for one in commands.values()) for kind in KINDS]
+        return found == [1, 2, 1, 2]
+
+    # A process that starts another one is there twice for a moment.
+    until("the processes of Spark", has_all_of_spark)
     assert not any(secret in command for command in commands.values())
-    ports = ports_of(spark)
+    ports = ports_of(pid for pid, one in commands.items() if "org.apache.spark" in one)
     assert set(ports.values()) <= LOOPBACK
     others = ports.keys() - {connect}
 
@@ -219,7 +226,14 @@ class Cluster:
 
 
 @pytest.fixture(scope="module")
-def cluster(terminals: tuple[Terminals, dict[str, str]]) -> Cluster:
+def spark_ports() -> Iterator[tuple[int, int]]:
+    """The ports of the master of Spark and of its page."""
+    with kept_port() as master, kept_port() as page:
+        yield master, page
+
+
+@pytest.fixture(scope="module")
+def cluster(terminals: tuple[Terminals, dict[str, str]], spark_ports: tuple[int, int]) -> Cluster:
     # Here, because every process of a test run would load it to find the tests.
     import s3fs
 
@@ -228,7 +242,7 @@ def cluster(terminals: tuple[Terminals, dict[str, str]]) -> Cluster:
     store = s3fs.S3FileSystem(key="test", secret="test", endpoint_url=variables["AWS_ENDPOINT_URL"])
     store.mkdir("penstock")
     make_secret(folder)
-    spark, console = free_port(), free_port()
+    spark, console = spark_ports
     walk = Walk(folder, variables, EXPECTED)
     ports = ("--http", "127.0.0.1:0", "--broker-http", "127.0.0.1:0", "--broker-tcp", "127.0.0.1:0")
     for line in commands_of(GUIDE):
@@ -248,7 +262,7 @@ def cluster(terminals: tuple[Terminals, dict[str, str]]) -> Cluster:
 
 def test_the_guide_to_a_cluster_works_as_it_is_written(cluster: Cluster) -> None:
     secret = (cluster.folder / "spark.secret").read_text().strip()
-    ports_refuse_another_user(cluster.opened.pids, connect_port(cluster.data.path), secret)
+    ports_refuse_another_user(lambda: cluster.opened.pids, connect_port(cluster.data.path), secret)
     found = cluster.store.find("penstock/segments")
     assert [one for one in found if one.endswith(".parquet")]
     assert not (cluster.data.path / "segments").exists()

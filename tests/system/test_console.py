@@ -185,7 +185,7 @@ def test_messages_are_filtered_and_followed(console: Console) -> None:
 def test_a_query_is_answered_and_its_error_is_shown(console: Console) -> None:
     console.open("sql")
     console.write("SELECT `<script>`, count(*) AS n FROM clicks GROUP BY 1")
-    console.page.get_by_role("button", name="run").click()
+    console.page.get_by_role("button", name="run", exact=True).click()
     rows = console.page.get_by_role("region", name="rows")
     expect(rows).to_contain_text(HOSTILE)
     expect(rows).to_contain_text("120")
@@ -209,7 +209,7 @@ def test_names_are_completed(console: Console) -> None:
 def test_rows_are_drawn_and_downloaded(console: Console) -> None:
     console.open("sql")
     console.write("SELECT date_trunc('MINUTE', __time) AS t, count(*) AS n FROM clicks GROUP BY 1")
-    console.page.get_by_role("button", name="run").click()
+    console.page.get_by_role("button", name="run", exact=True).click()
     console.page.get_by_role("button", name="chart").click()
     expect(console.page.get_by_role("img", name="rows as a chart")).to_be_visible()
     with console.page.expect_download() as found:
@@ -222,7 +222,7 @@ def test_rows_are_drawn_and_downloaded(console: Console) -> None:
 def test_a_large_result_is_drawn_in_part(console: Console) -> None:
     console.open("sql")
     console.write("SELECT id FROM range(100000)")
-    console.page.get_by_role("button", name="run").click()
+    console.page.get_by_role("button", name="run", exact=True).click()
     expect(console.page.get_by_role("status").filter(has_text="100,000 rows")).to_be_visible()
     rows = console.page.get_by_role("region", name="rows")
     assert rows.locator("tbody tr").count() < 200
@@ -290,12 +290,15 @@ def test_segments_are_shown_over_time(console: Console, segments: None) -> None:
     picture = console.page.get_by_role("group", name=re.compile("segments over time"))
     first = picture.get_by_role("button").first
     expect(first).to_be_visible()
+    sight = console.page.locator(".sight")
+    whole = sight.inner_text()
     # By keyboard: into the first hour, which a newer version replaced.
     first.focus()
     expect(console.page.locator(".pointed")).to_contain_text("overshadowed: ")
     first.press("Enter")
     expect(first).to_be_focused()
     expect(console.page).to_have_url(re.compile("interval=2026-01-01"))
+    expect(sight).not_to_have_text(whole)
     rows = console.page.get_by_role("region", name="single segments")
     expect(rows.locator("tbody tr")).to_have_count(2)
     expect(rows).to_contain_text("partlyVisible")
@@ -317,6 +320,7 @@ def test_segments_are_shown_over_time(console: Console, segments: None) -> None:
     # With the mouse: the whole range again, and back into a day that is unused.
     console.page.get_by_role("button", name="all").click()
     expect(console.page).not_to_have_url(re.compile("interval="))
+    expect(sight).to_have_text(whole)  # it is drawn, too
     last = picture.get_by_role("button").last
     last.hover()
     expect(console.page.locator(".pointed")).to_contain_text("unused: ")
@@ -345,8 +349,9 @@ def test_a_router_that_is_killed_is_told_until_it_is_back(
     console.open("topics")
     console.shows("clicks")
     started = re.findall(r"router started as process (\d+)", penstock.logs(1_000))
+    console.notes_connections()
     os.kill(int(started[-1]), signal.SIGKILL)
-    expect(console.page.locator(".connection")).to_contain_text("no answer")
+    console.has_noted("no answer")
     console.shows("clicks")  # the last answer stays
     expect(console.page.locator(".connection")).to_contain_text("live")
     console.context.close()
@@ -416,6 +421,7 @@ def test_a_browser_logs_in_and_out(visitor: Console, guarded: GuardedPort) -> No
 def test_a_large_flow_is_drawn_by_groups(visitor: Console, guarded: GuardedPort) -> None:
     visitor.page.goto(guarded.link())
     visitor.page.get_by_role("button", name="Log in").click()
+    visitor.page.wait_for_url(f"{guarded.url}/")
     visitor.open("flow")
     visitor.shows("group of 100")
     nodes = visitor.page.locator(".graph .node")

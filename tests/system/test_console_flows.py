@@ -19,6 +19,7 @@ MORE = FLOW.replace(
     "groups:", "  Extra: {type: GenerateFlowFile, auto_terminated: success}\ngroups:"
 )
 QUEUE = "Make.success → Refuse"
+WAIT_S = 120
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def shop(served: ServedFlow) -> ServedFlow:
     """The flow as it was applied, stopped, with three FlowFiles in its first queue."""
     served.flow.stop()
     for name in ("Make.success → Refuse", "Refuse.failure → End"):
-        assert served.flow.queue(name).drop().wait(10)
+        assert served.flow.queue(name).drop().wait(WAIT_S)
     served.apply(FLOW)
     served.flow.run_once("Make")
     return served
@@ -201,7 +202,7 @@ def test_flowfiles_are_read_and_dropped(console: Console, shop: ServedFlow) -> N
     expect(console.page.locator("main img")).to_have_count(0)
     assert console.page.evaluate("document.documentElement.scrollWidth") <= 1280
     # Two tabs: the FlowFile is gone when its content is read.
-    assert shop.flow.queue(QUEUE).drop(lambda one: one["filename"] == "binary").wait(10)
+    assert shop.flow.queue(QUEUE).drop(lambda one: one["filename"] == "binary").wait(WAIT_S)
     rows.filter(has_text="binary").get_by_role("button").click()
     expect(own.get_by_role("alert")).to_contain_text("was taken, dropped")
     own.get_by_label("attribute", exact=True).fill("filename")

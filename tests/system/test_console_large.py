@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Locator, expect
 
 from penstock.core.clock import SystemClock
 from tests.harness.metadata_kit import open_metadata
-from tests.kits.browser_kit import started_browser
+from tests.kits.browser_kit import TIMEOUT_MS, started_browser
 from tests.kits.console_kit import Console
 from tests.services.large_installation_kit import (
     PROCESSORS,
@@ -173,5 +173,5 @@ def timeline(console: Console, address: str, interval: str | None = None) -> dic
     wanted: dict[str, str | float | bool] = {"cells": CELLS}
     if interval is not None:
         wanted["interval"] = interval
-    found: dict[str, Any] = console.page.request.get(path, params=wanted).json()
+    found: dict[str, Any] = console.page.request.get(path, params=wanted, timeout=TIMEOUT_MS).json()
     return found

@@ -29,7 +29,7 @@ from penstock.services.options.option_values import HostPort
 from penstock.spark.sql.service import RegisteredQuery, SqlQuery, SqlResult
 from tests.harness.access_kit import with_token
 from tests.harness.event_kit import KeptEvents
-from tests.kits.browser_kit import started_browser
+from tests.kits.browser_kit import TIMEOUT_MS, started_browser
 from tests.kits.console_kit import HOSTILE, Console, violations
 
 pytestmark = pytest.mark.system
@@ -158,6 +158,7 @@ MEASURED = pa.table(
         "metrics": ["{}", '{"scanTime": 41.5, "numFiles": 3}'],
     }
 )
+MANY = pa.table({"id": pa.array(range(5_000), pa.int64())})
 FORMATTED = """== Physical Plan ==
 * HashAggregate (4)
 +- Exchange (3)
@@ -194,7 +195,7 @@ class StubSql:
             raise InvalidRequest("no column wrong, line 1, column 8")
         if sql.startswith("EXPLAIN ANALYZE\nSELECT wrong"):
             raise InvalidRequest("no column wrong, line 2, column 8")
-        table = EVENTS if "FROM clicks" in sql else HOURS
+        table = EVENTS if "FROM clicks" in sql else MANY if sql == "SELECT many" else HOURS
         if sql.startswith("EXPLAIN ANALYZE"):
             table = MEASURED
         elif sql.startswith("EXPLAIN"):
@@ -335,6 +336,24 @@ def run(console: Console, statement: str) -> None:
     console.page.get_by_role("button", name="run", exact=True).click()
 
 
+SCROLLS_AT_ONCE = """() => {
+    new MutationObserver((_, itself) => {
+        const box = document.querySelector("[aria-label=rows]");
+        if (box === null) return;
+        itself.disconnect();
+        box.scrollTop = box.scrollHeight;
+    }).observe(document.body, {childList: true, subtree: true});
+}"""
+
+
+def test_rows_can_be_scrolled_as_soon_as_they_are_drawn(console: Console) -> None:
+    console.open("sql")
+    console.page.evaluate(SCROLLS_AT_ONCE)
+    run(console, "SELECT many")
+    rows = console.page.get_by_role("region", name="rows")
+    expect(rows.get_by_text("4999", exact=True)).to_be_visible()
+
+
 def test_tabs_are_kept_and_a_link_opens_one(console: Console) -> None:
     console.open("sql")
     run(console, "SELECT 1")
@@ -406,6 +425,15 @@ def test_the_engine_that_answered_is_shown_and_chosen(console: Console) -> None:
     assert "engine" not in json.loads(asked.value.post_data or "")["context"]
 
 
+def until_held(console: Console, held: list[Route]) -> None:
+    """Wait for a request, of which the browser may tell later than of what it shows."""
+    clock = SystemClock()
+    end_s = clock.monotonic_s() + TIMEOUT_MS / 1_000
+    while not held:
+        assert clock.monotonic_s() < end_s
+        console.page.wait_for_timeout(20)  # in which the route is called
+
+
 def test_a_statement_that_runs_is_not_sent_again(console: Console) -> None:
     console.open("sql")
     console.write("SELECT 7")
@@ -419,6 +447,7 @@ def test_a_statement_that_runs_is_not_sent_again(console: Console) -> None:
     editor.press("Control+Enter")
     console.shows("running …")
     editor.press("Control+Enter")
+    until_held(console, held)
     [only] = held
     only.continue_()
     expect(console.page.get_by_role("region", name="rows")).to_be_visible()

@@ -401,10 +401,12 @@ def test_the_page_is_accessible_and_fits(
     topics.publish("seen.dead-letter", letter(1, "seen"), b"\xff", b"y" * 100_000)
     size = {"width": 390, "height": 800}
     console = Console(browser, topics.url, color_scheme=theme, viewport=size, bypass_csp=True)
-    for place in ("topics", "topics/seen", "topics/seen.dead-letter"):
+    for place, forms in (("topics", 1), ("topics/seen", 2), ("topics/seen.dead-letter", 1)):
         console.open(place)
         console.shows("seen")
-        for form in console.page.locator("details.form > summary").all():
+        summaries = console.page.locator("details.form > summary")
+        expect(summaries).to_have_count(forms)
+        for form in summaries.all():
             form.click()
         if place.endswith("letter"):  # the newest message comes first
             letter_shown = messages(console).last

@@ -56,9 +56,18 @@ class RunningFlow:
         assert not self.has_ended, self.log.read_text()
 
     def begin(self) -> None:
+        """Start the components, which make some FlowFiles."""
+        self._tell()
+
+    def go_on(self) -> None:
+        """Have them make the rest."""
+        self._tell()
+
+    def _tell(self) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it has ended
+            self.process.stdin.write("\n")
+            self.process.stdin.flush()
 
     def kill(self) -> None:
         self.process.kill()
@@ -86,12 +95,14 @@ def test_each_flowfile_of_a_flow_under_a_limit_ends_once(kind: str) -> None:
             with limited(flow.process, kind):
                 if kind != "files":  # later, it needs no more threads, and freed memory is enough
                     flow.begin()
+                flow.go_on()
                 until(lambda: flow.has_ended or was_refused(log.read_text()))
             until(lambda: flow.has_ended or flow.count >= TOTAL)
             assert flow.process.returncode in {None, RESTART_REQUESTED}, log.read_text()
         with running(folder, log) as flow:
             flow.wait_open()
             flow.begin()
+            flow.go_on()
             until(lambda: flow.count >= TOTAL or flow.has_ended)
             assert flow.count == TOTAL, log.read_text()[-4_000:]
             assert flow.sum == TOTAL * (TOTAL - 1) // 2

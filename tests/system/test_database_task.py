@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from penstock.testing.server import LocalPenstock
 from tests.storage.postgres_server_kit import require_binaries
 from tests.storage.reading_database_kit import ReadDatabase, running_database
-from tests.system.serving_kit import until
+from tests.system.serving_kit import contents, files_in, until
 
 pytestmark = [pytest.mark.system, pytest.mark.postgres]
 
@@ -105,6 +105,6 @@ def test_tasks_read_a_database(api: Api, shared_penstock: LocalPenstock) -> None
     )
     assert api.ended(insert) == ("SUCCESS", "")
     assert api.query("SELECT count(*) AS n, sum(n) AS of FROM shops") == [{"n": 100, "of": 100_000}]
-    logs = [path for path in shared_penstock.folder.rglob("*.log") if path.is_file()]
+    logs = [path for path in files_in(shared_penstock.folder) if path.suffix == ".log"]
     assert logs
-    assert not [path for path in logs if b"hush" in path.read_bytes()]
+    assert not [path for path, content in contents(logs) if b"hush" in content]

@@ -48,7 +48,7 @@ def broker(folder: Path, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], s
             else:
                 pytest.fail(f"the broker ended: {log.read_text()}")
             yield process, found[1]
-            process.wait(60)
+            process.wait(180)
             copy.write(lines.read())
     finally:
         process.kill()

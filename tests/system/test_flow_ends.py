@@ -43,10 +43,10 @@ def test_a_flow_that_keeps_ending_starts_with_its_components_stopped(tmp_path: P
         service.client.post("/flow/start", query={"target": "Good"})
         with suppress(PenstockError):  # the process may end before it answers
             service.client.post("/flow/start", query={"target": "Bad"})
-        assert service.process.wait(60) == 11
+        assert service.process.wait(180) == 11
         for _ in range(FLOW_ENDS_MAX - 1):
             service.spawn()
-            assert service.process.wait(60) == 11
+            assert service.process.wait(180) == 11
         service.start()
         status = service.status()
         assert status["held"] == ["Bad", "Good"]

@@ -109,7 +109,7 @@ class Service:
         return None
 
     def wait(self, condition: Callable[[], JsonClient | None]) -> JsonClient:
-        end_s = time.monotonic() + 60
+        end_s = time.monotonic() + 180
         while (found := condition()) is None:
             assert time.monotonic() < end_s, (self.folder.parent / "flow.log").read_text()[-3000:]
             self.pause.wait(0.05)
@@ -131,7 +131,7 @@ class Service:
 
     def end(self) -> None:
         self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(60) == 0
+        assert self.process.wait(180) == 0
 
 
 def test_nothing_is_lost_or_doubled_when_it_is_killed(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_nothing_is_lost_or_doubled_when_it_is_killed(tmp_path: Path) -> None:
         shown = service.client.get("/flow/metrics")
         assert 'penstock_flow_processor_runs_total{processor="Make"}' in str(shown)
         service.client.post("/flow/stop", query={"target": "Make"})
-        end_s = time.monotonic() + 120
+        end_s = time.monotonic() + 240
         while service.queued():
             assert time.monotonic() < end_s, service.status()
             service.pause.wait(0.1)

@@ -96,7 +96,7 @@ def test_a_start_finds_what_was_acknowledged_under_a_limit(folder: str, kind: st
     with log.open("wb") as stream:
         subprocess.run(
             [sys.executable, str(CHILD), folder, kind],
-            check=True, stdout=stream, stderr=stream, timeout=150, env=limitable(Path(folder)),
+            check=True, stdout=stream, stderr=stream, timeout=500, env=limitable(Path(folder)),
         )  # fmt: skip
     notes = Notes.read((Path(folder) / "notes").read_text())
     said = log.read_text()

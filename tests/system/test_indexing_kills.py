@@ -113,10 +113,12 @@ class Chaos:
 
     def _fill(self, folder: Path) -> None:
         ballast = folder / "ballast"
-        with suppress(OSError), ballast.open("wb", buffering=0) as file:
-            while True:
-                file.write(bytes(1 << 20))
-        assert os.statvfs(folder).f_bavail * 4096 < 1 << 20
+        ballast.touch()
+        # Meanwhile, what runs may delete files of its own.
+        while os.statvfs(folder).f_bavail * 4096 >= 1 << 20:
+            with suppress(OSError), ballast.open("ab", buffering=0) as file:
+                while True:
+                    file.write(bytes(1 << 20))
         self._rig.wait(5)
         ballast.unlink()
 

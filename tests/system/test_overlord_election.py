@@ -76,7 +76,7 @@ class NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def status_of(url: str) -> tuple[int, str]:
-    """Return the status of a GET and where it points."""
+    """Return the status of a GET and where it points; 0 if there is no answer."""
     opener = urllib.request.build_opener(NoRedirect)
     try:
         with opener.open(url, timeout=10) as answer:
@@ -84,6 +84,8 @@ def status_of(url: str) -> tuple[int, str]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.headers.get("Location", "")
+    except OSError:
+        return 0, ""
 
 
 @pytest.fixture
@@ -131,7 +133,7 @@ def test_the_leader_is_killed_and_the_other_leads(
     wait_for("successor", lambda: other.leads)
     took_s = clock.monotonic_s() - killed_s
     print(f"the other leads {took_s:.1f} s after a kill")
-    assert took_s < 20
+    assert took_s < 50
     assert term_of(store).holder == other.url
     wait_for("answer", lambda: status_of(f"{other.url}{PREFIX}/tasks") == (200, ""))
 
@@ -162,7 +164,7 @@ def test_a_stopped_leader_wakes_deposed(
     wait_for("successor", lambda: other.leads)
     took_s = clock.monotonic_s() - stopped_s
     print(f"the other leads {took_s:.1f} s after a stop")
-    assert took_s < 25
+    assert took_s < 50
     # What the stopped one would write under its term is refused from now on.
     with pytest.raises(Fenced):
         store.under(before).config.compare_and_set("x", None, b"{}")

@@ -15,6 +15,7 @@ import pytest
 
 from penstock.services.host.restart_policy import RESTART_REQUESTED
 from tests.system.limit_kit import (
+    LIMITED_ANSWER_S,
     Asked,
     LimitedRole,
     check_refused,
@@ -45,7 +46,7 @@ def folder() -> Iterator[Path]:
 
 def load(role: LimitedRole, request: Callable[[str], None], prefix: str) -> None:
     """Have several clients ask at once, for some rounds."""
-    with ThreadPoolExecutor(AT_ONCE) as clients:
+    with role.impatient(LIMITED_ANSWER_S), ThreadPoolExecutor(AT_ONCE) as clients:
         for number in range(ROUNDS):
             if role.has_ended:
                 return
@@ -174,7 +175,7 @@ def test_each_task_that_a_worker_acknowledged_ends_and_later_ones_run(
     until(have_ended, role)
     # The fork server, and a peon that waits for a task and gets the first one under the limit.
     until(lambda: len(children_of(role.process.pid)) == 2, role)
-    with limited(role.process, kind):
+    with limited(role.process, kind), role.impatient(LIMITED_ANSWER_S):
         for number in range(TASKS_AT_ONCE):
             assign(f"during{number}")
     failed = asked.failed

@@ -23,8 +23,9 @@ from penstock.storage.secrets.sealed_values import SealingKey
 from penstock.storage.secrets.secret_sources import Secrets
 from penstock.testing.server import LocalPenstock
 from tests.broker.kafka_kit import mock_cluster
+from tests.kits.hostile_client_kit import children
 from tests.kits.this_host_kit import LISTED
-from tests.system.serving_kit import serving, until
+from tests.system.serving_kit import contents, files_in, serving, until
 
 pytestmark = pytest.mark.system
 
@@ -196,10 +197,9 @@ class Leaks:
 
     def search_folder(self, folder: Path) -> int:
         count = 0
-        for path in folder.rglob("*"):
-            if path.is_file():
-                self.search(str(path.relative_to(folder)), path.read_bytes())
-                count += 1
+        for path, content in contents(files_in(folder)):
+            self.search(str(path.relative_to(folder)), content)
+            count += 1
         return count
 
     def search_processes(self, launcher: int) -> set[str]:
@@ -208,8 +208,7 @@ class Leaks:
         found, waiting = set[int](), [launcher]
         while waiting:
             pid = waiting.pop()
-            for task in Path(f"/proc/{pid}/task").glob("*/children"):
-                waiting += [int(one) for one in task.read_text().split()]
+            waiting += children(pid)
             found.add(pid)
         for pid in found - {launcher}:
             try:

@@ -48,4 +48,4 @@ def test_two_workers_share_a_data_folder(tmp_path: Path) -> None:
         for process in processes:
             process.terminate()
         for process in processes:
-            process.wait(60)
+            process.wait(180)

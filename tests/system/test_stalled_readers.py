@@ -17,7 +17,7 @@ from penstock.services.demo.demo_run import processes_of
 from penstock.services.json_client import JsonClient
 from penstock.services.sql_client import ask
 from penstock.testing.server import LocalPenstock
-from tests.system.serving_kit import until
+from tests.system.serving_kit import files_in, until
 
 pytestmark = pytest.mark.system
 
@@ -38,7 +38,9 @@ def ask_and_stop(url: str) -> socket.socket:
 
 
 def files(folder: Path) -> list[Path]:
-    return [path for path in (folder / "tmp/answers").glob("*/*/*") if path.is_file()]
+    """Return the files of answers; those of a router itself are one folder above."""
+    answers = folder / "tmp/answers"
+    return [path for path in files_in(answers) if len(path.relative_to(answers).parts) == 3]
 
 
 def test_readers_that_stall_cost_nobody_else_and_a_killed_router_leaves_no_files(

@@ -24,7 +24,7 @@ def run_tests(folder: Path) -> str:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=500,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -22,6 +22,8 @@ from penstock.testing.server import LocalBroker
 
 pytestmark = pytest.mark.system
 
+WAIT_S = 120
+
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[LocalBroker]:
@@ -60,7 +62,7 @@ def test_clients_are_ready_made(broker: LocalBroker) -> None:
         async with broker.producer() as producer:
             await producer.publish("talk", b"hello")
         async with broker.consumer("talk", "ears", handle):
-            await asyncio.to_thread(broker.wait_finished, "talk", "ears")
+            await asyncio.to_thread(broker.wait_finished, "talk", "ears", WAIT_S)
 
     asyncio.run(talk())
     assert seen == [b"hello"]
@@ -190,7 +192,7 @@ def test_it_ends_with_the_process_that_started_it(tmp_path: Path, how: str) -> N
         server = os.pidfd_open(pid)
         try:
             parent.kill()
-            ended, _, _ = select.select([server], [], [], 60)
+            ended, _, _ = select.select([server], [], [], 180)
             assert ended
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -206,14 +208,14 @@ def test_a_server_whose_input_cannot_be_read_ends(tmp_path: Path) -> None:
             [*command, "--data-dir", str(tmp_path / "data"), *addresses],
             stdin=unreadable,
             check=False,
-            timeout=60,
+            timeout=300,
         )
     assert done.returncode in (0, -signal.SIGTERM)
 
 
 def test_pytest_is_imported_only_with_the_fixtures() -> None:
     program = "import sys; sys.modules['pytest'] = None; import penstock.testing.server"
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
 
 
 TESTS_OF_A_USER = """
@@ -247,7 +249,7 @@ def test_fixtures_empty_the_broker_and_report_its_logs(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert "1 failed, 2 passed" in done.stdout

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.system
 
 SECRET = "very-secret"
 EVERYWHERE = ("--broker-http", "0.0.0.0:0", "--broker-tcp", "0.0.0.0:0")
-WAIT_S = 60.0
+WAIT_S = 120.0
 
 
 def own_address() -> str:

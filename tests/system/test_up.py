@@ -210,7 +210,7 @@ def require_another_spark_of_queries(rig: Rig, sql: str, status: int, text: str)
 
     rig.until("both Sparks, and an answer", lambda: len(pids()) == 2 and spark_answers(rig))
     before = pids()
-    body = {"query": sql, "context": {"timeout": 2_000 if status == 500 else 60_000}}
+    body = {"query": sql, "context": {"timeout": 2_000 if status == 500 else 110_000}}
     answer = httpx.post(f"{rig.server.http}/druid/v2/sql", json=body, timeout=120)
     assert (answer.status_code, text in answer.text) == (status, True), answer.text
     old = before["queries"]
@@ -371,7 +371,7 @@ def test_a_second_one_on_the_folder_is_refused_with_the_first_ones_number(rig: R
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 1
     assert f"process {rig.server.pid}" in done.stderr
@@ -388,7 +388,7 @@ def test_a_taken_port_is_refused(rig: Rig, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 1
     assert f"port {port} on 127.0.0.1 is taken" in done.stderr

@@ -17,7 +17,7 @@ from penstock.core.clock import SystemClock
 from penstock.services.cli.entry import run
 
 ROOT = Path(__file__).parent.parent.parent
-PATIENCE_S = 90
+PATIENCE_S = 300
 _FENCE = re.compile(r"```console\n(.*?)```", re.DOTALL)
 _FILE = re.compile(r'```\w+ title="(\S+)"\n(.*?)```', re.DOTALL)
 

@@ -24,7 +24,7 @@ from penstock.storage.sqlite_urls import sqlite_url
 
 T = TypeVar("T")
 
-WAIT_S = 60.0
+WAIT_S = 120.0
 
 
 def wait_for(what: str, ask: Callable[[], T | None]) -> T:

