@@ -442,13 +442,14 @@ def test_a_client_of_nsq_gets_the_new_certificate(
     assert tls.certificate is not None
     assert tls.key is not None
     port = broker.server.broker.tcp_port
+    server = broker.server._servers
+    assert server is not None
+    assert server._tls is not None
+    server._tls.stop()  # or its thread might look before the test does
     with secured(port, trusting()) as old:
         other = AUTHORITY.issue_cert("localhost", "127.0.0.1")
         chain = b"".join(blob.bytes() for blob in other.cert_chain_pems)
         Path(tls.key).write_bytes(other.private_key_pem.bytes())
-        server = broker.server._servers
-        assert server is not None
-        assert server._tls is not None
         assert not server._tls.refresh()  # the key without its certificate: incomplete
         Path(tls.certificate).write_bytes(chain)
         assert server._tls.refresh()

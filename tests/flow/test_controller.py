@@ -296,6 +296,7 @@ def test_a_sensitive_property_names_a_secret(
     secrets.store().remove("shop")
     controller.run_once("Make")
     controller.start()
+    controller.close()  # or files come and go while they are read
     files = [one for one in Path(world.folder).rglob("*") if one.is_file()]
     assert files
     assert not [one for one in files if b"open-sesame-4711" in one.read_bytes()]

@@ -316,10 +316,12 @@ def test_the_thread_publishes_and_waits_longer_after_failures(tmp_path: Path) ->
         running.stop()
 
 
-def test_records_of_the_logger_go_into_the_files(tmp_path: Path) -> None:
+def test_records_of_the_logger_go_into_the_files(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     files, topic = opened(tmp_path), KeptTopic()
     logger = logging.getLogger("penstock.audit")
-    logger.setLevel(logging.INFO)
+    caplog.set_level(logging.INFO, logger.name)
     with audit_into(files):
         logger.info("%s", '{"a":1}')
     logger.info("later")

@@ -87,8 +87,8 @@ class AuditedBroker:
 
 
 @pytest.fixture
-def audited(tmp_path: Path) -> Iterator[AuditedBroker]:
-    logging.getLogger("penstock.audit").setLevel(logging.INFO)
+def audited(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[AuditedBroker]:
+    caplog.set_level(logging.INFO, "penstock.audit")
     made = AuditedBroker(tmp_path)
     with audit_into(made.files):
         yield made
