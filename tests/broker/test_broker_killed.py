@@ -133,13 +133,15 @@ class Publishers:
 
     def join(self) -> None:
         for publisher in self._running:
-            publisher.result(60)
+            publisher.result(120)
         self._pool.shutdown()
 
 
-def test_what_was_acknowledged_is_there_and_with_a_producer_once(tmp_path: Path) -> None:
+def test_what_was_acknowledged_is_there_and_with_a_producer_once(
+    tmp_path: Path, port_of_restarts: int
+) -> None:
     folder = tmp_path / "topics"
-    broker = Process(folder)
+    broker = Process(folder, port_of_restarts)
     with BrokerClient(broker.url) as client:
         client.create_topic("t", partitions=2)
     publishers = Publishers(broker.url, count=3, batches=120)
@@ -150,7 +152,7 @@ def test_what_was_acknowledged_is_there_and_with_a_producer_once(tmp_path: Path)
         publishers.wait_for(acknowledged)
         publishers.pause()
         broker.end(signal.SIGKILL)
-        broker = Process(folder, broker.port)
+        broker = Process(folder, port_of_restarts)
         publishers.go_on()
     publishers.join()
     assert broker.end(signal.SIGTERM) == (0, "")

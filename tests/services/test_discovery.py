@@ -21,6 +21,7 @@ from penstock.services.membership.zookeeper import ZooKeeper, ZooKeeperDiscovery
 from penstock.services.options.option_values import HostPort
 from penstock.storage.metadata import LeaseRow, MetadataStore
 from penstock.testing.clock import VirtualClock
+from tests.kits.ports_kit import kept_port
 from tests.services import zookeeper_server_kit
 
 WAIT_S = 30.0
@@ -487,8 +488,7 @@ def test_a_node_that_the_thread_has_made_meanwhile_is_announced() -> None:
 
 def test_without_a_zookeeper_the_address_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.services.membership.zookeeper.CONNECT_TIMEOUT_S", 0.3)
-    port = zookeeper_server_kit.free_port()
-    with pytest.raises(Unavailable, match=f"127.0.0.1:{port}"):
+    with kept_port() as port, pytest.raises(Unavailable, match=f"127.0.0.1:{port}"):
         ZooKeeper(f"127.0.0.1:{port}", "/x").start()
 
 

@@ -21,7 +21,7 @@ from penstock.indexing.overlord import Overlord
 from penstock.services.api.asgi import application
 from penstock.services.api.leader_only import LeaderOnly
 from penstock.services.emitter.events import AlertEvent
-from penstock.services.host.process import free_port, listen
+from penstock.services.host.process import listen
 from penstock.services.json_client import COMMAND_LINE
 from penstock.services.membership.election import (
     TERM_TTL_MS,
@@ -38,6 +38,7 @@ from penstock.testing.clock import VirtualClock
 from tests.harness.access_kit import rules_with, with_token
 from tests.harness.event_kit import KeptEvents
 from tests.harness.metadata_kit import open_metadata
+from tests.kits.ports_kit import kept_port
 
 pytestmark = pytest.mark.anyio
 
@@ -320,7 +321,8 @@ def test_only_a_closed_port_refuses() -> None:
     listener = listen(HostPort("127.0.0.1", 0), "--http")
     with listener:
         assert not refuses(f"http://127.0.0.1:{listener.getsockname()[1]}")
-    assert refuses(f"http://127.0.0.1:{free_port()}")
+    with kept_port() as port:
+        assert refuses(f"http://127.0.0.1:{port}")
     assert not refuses("nonsense")
 
 
