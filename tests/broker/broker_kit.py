@@ -78,7 +78,7 @@ class RunningBroker:
         self._loop.close()
 
     def run(self, work: Coroutine[object, object, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
 
     @property
     def url(self) -> str:

@@ -104,7 +104,7 @@ class Publishers:
                         )
                         break
                     except Unavailable:
-                        self._back.wait(30)
+                        self._back.wait(120)
                         self.repeats += named
                 with self._changed:
                     (self.once if named else self.at_least_once).update(batch)

@@ -477,7 +477,7 @@ def test_http_handshakes_end_in_time(
         client.sendall(b"\x16\x03\x01\x02\x00")
         with contextlib.suppress(ConnectionResetError):
             assert client.recv(100) == b""
-    until_s = time.monotonic() + 20
+    until_s = time.monotonic() + 120
     while running.guard.connections and time.monotonic() < until_s:
         time.sleep(0.01)
     assert running.guard.connections == 0

@@ -207,7 +207,7 @@ processors:
     with pytest.raises(Conflict, match="contains 10 FlowFiles"):
         apply(controller, gone)
     assert controller.applied.revision == 1
-    controller.queue("Make.success -> Mark").drop().wait(30)
+    controller.queue("Make.success -> Mark").drop().wait(120)
     apply(controller, gone)
     assert [one.name for one in controller.status().components] == ["Make"]
     with pytest.raises(NotFound):
@@ -221,7 +221,7 @@ def test_one_that_does_not_stop_keeps_a_change_out_until_it_is_terminated(
     controller = world.open()
     apply(controller, flow)
     controller.start()
-    assert Stuck.entered.wait(30)
+    assert Stuck.entered.wait(120)
     changed = flow.replace("{type: Stuck}", "{type: Sink}")
     with pytest.raises(Conflict, match="did not stop"):
         apply(controller, changed)
@@ -310,7 +310,7 @@ def test_bulletins_and_the_log_name_the_component(
     controller = world.open()
     apply(controller, flow)
     controller.start()
-    assert Failing.failed.wait(30)
+    assert Failing.failed.wait(120)
     controller.stop("Mark")
     said = [one for one in controller.bulletins.read() if "it broke" in one.message]
     assert said

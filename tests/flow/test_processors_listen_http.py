@@ -139,7 +139,7 @@ def test_what_nobody_takes_in_time_is_answered_503_and_never_taken() -> None:
 def test_too_many_requests_at_once_are_refused(threads: ThreadPoolExecutor) -> None:
     with runner_of(maximum_requests=1) as runner:
         first = threads.submit(send, runner, b"1")
-        assert runner._host.woken.wait(20)
+        assert runner._host.woken.wait(120)
         assert send(runner, b"2")[0] == 503
         runner.run_when_woken()
         assert first.result()[0] == 200
@@ -166,7 +166,7 @@ def test_each_request_is_answered_though_an_answer_raises(
     with runner_of(maximum_requests=3) as runner:
         sendings = [threads.submit(send, runner, b"%d" % number) for number in range(3)]
         while len(runner.processor._receiver._waiting) < 3:
-            assert runner._host.woken.wait(20)
+            assert runner._host.woken.wait(120)
         loop = runner.processor._loop._loop
         call = loop.call_soon_threadsafe
         failures = [MemoryError("no room")]
@@ -208,7 +208,7 @@ def no_room() -> NoReturn:
 def test_a_stop_answers_what_waits(threads: ThreadPoolExecutor) -> None:
     with runner_of() as runner:
         sending = threads.submit(send, runner, b"x")
-        assert runner._host.woken.wait(20)
+        assert runner._host.woken.wait(120)
         runner.stop()
         assert sending.result()[0] == 503
         runner.start()

@@ -68,7 +68,7 @@ from tests.services.places_kit import FixedPlaces
 
 T = TypeVar("T")
 
-REAL_LIMIT_S = 20.0
+REAL_LIMIT_S = 120.0
 
 
 def noop(task_id: str, datasource: str = "d", **more: object) -> dict[str, object]:

@@ -223,7 +223,7 @@ class SlowDisk:
 
         def slowly(descriptor: int, line: bytes) -> None:
             self.came.set()
-            assert self.released.wait(20)
+            assert self.released.wait(120)
             write(descriptor, line)
 
         monkeypatch.setattr(audit_files, "_write", slowly)
@@ -242,7 +242,7 @@ def test_an_event_loop_does_not_wait_for_a_slow_disk(
     async def record() -> None:
         for number in range(3):
             logger.info("%d", number)
-        assert disk.came.wait(20)
+        assert disk.came.wait(120)
         other = threading.Thread(target=logger.info, args=("%d", 3))
         other.start()
         logger.info("%d", 4)  # not even while another thread waits for its record

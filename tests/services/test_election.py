@@ -82,7 +82,7 @@ class Story:
 
     def until(self, *told: str) -> None:
         with self.changed:
-            assert self.changed.wait_for(lambda: self.told == list(told), 10), self.told
+            assert self.changed.wait_for(lambda: self.told == list(told), 120), self.told
 
 
 @pytest.fixture
@@ -495,7 +495,7 @@ def test_one_whose_leading_cannot_begin_is_no_leader_and_ends(
     monkeypatch.setattr(a._leading, "submit", fail)
     monkeypatch.setattr(threading, "excepthook", lambda _arguments: None)
     a.start()
-    assert broken.wait(10)
+    assert broken.wait(120)
     assert not a.is_leader
     assert story.told == []
 

@@ -35,7 +35,7 @@ from tests.harness.access_kit import rules_with
 NEEDS_CURL = pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 NEEDS_OPENSSL = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
 HEALTH = b"GET /status/health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-PATIENCE_S = 20
+PATIENCE_S = 120
 KEY = b"-----BEGIN PRIVATE"
 
 
