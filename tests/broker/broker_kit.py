@@ -85,7 +85,7 @@ class RunningBroker:
         return f"http://127.0.0.1:{self.server.http_port}"
 
     def connect(self) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection("127.0.0.1", self.server.http_port, timeout=30)
+        return http.client.HTTPConnection("127.0.0.1", self.server.http_port, timeout=120)
 
     def ask(
         self,

@@ -57,7 +57,7 @@ class Process:
 
     def end(self, number: signal.Signals) -> tuple[int, str]:
         self.process.send_signal(number)
-        _, errors = self.process.communicate(timeout=30)
+        _, errors = self.process.communicate(timeout=120)
         return self.process.returncode, errors
 
 
@@ -116,7 +116,7 @@ class Publishers:
         with self._changed:
             return (
                 self._changed.wait_for(
-                    lambda: self.acknowledged >= acknowledged or self.through, timeout=60
+                    lambda: self.acknowledged >= acknowledged or self.through, timeout=120
                 )
                 and not self.through
             )
@@ -178,7 +178,7 @@ def test_a_second_broker_says_what_is_wrong(tmp_path: Path) -> None:
         (tmp_path / "other", broker.port, f"port {broker.port} of 127.0.0.1 is taken"),
     ):
         second = Process(other, port)
-        _, errors = second.process.communicate(timeout=30)
+        _, errors = second.process.communicate(timeout=120)
         assert second.process.returncode == 1
         assert words in errors
         assert "Traceback" not in errors

@@ -146,7 +146,7 @@ def world(tmp_path: Path) -> Iterator[DataFolderWorld]:
 
 def wait_seen(count: int) -> None:
     with Sink.changed:
-        assert Sink.changed.wait_for(lambda: len(Sink.seen) >= count, 30)
+        assert Sink.changed.wait_for(lambda: len(Sink.seen) >= count, 120)
 
 
 def test_a_flow_runs_and_ends_where_it_was(world: DataFolderWorld) -> None:

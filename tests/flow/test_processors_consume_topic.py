@@ -394,14 +394,14 @@ def test_messages_that_were_taken_are_not_kept_until_they_would_be_held_too_long
     receiver = TopicReceiver(loop, consumer, 4, 2, context)
     loop.start()
     try:
-        loop.run(receiver.start(), 20)
+        loop.run(receiver.start(), 120)
         assert woken.wait(120)
         messages = receiver.take()
         assert len(messages) == 2
-        loop.run(asyncio.sleep(0), 20)  # until the consumer awaits the next ones
+        loop.run(asyncio.sleep(0), 120)  # until the consumer awaits the next ones
         del messages
         gc.collect()
         assert [known() for known in consumers[0].known] == [None, None]
-        loop.run(receiver.stop(), 20)
+        loop.run(receiver.stop(), 120)
     finally:
         loop.stop()

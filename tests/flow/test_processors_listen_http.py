@@ -224,7 +224,7 @@ def test_a_processor_that_is_terminated_leaves_its_port() -> None:
         runner.processor.on_unscheduled(runner.context)  # and no on_stopped
         serving = runner.processor._server._serving
         assert serving is not None
-        runner.processor._loop.run(asyncio.wait_for(asyncio.shield(serving), 10), 20)
+        runner.processor._loop.run(asyncio.wait_for(asyncio.shield(serving), 100), 120)
         with socket.create_server(("127.0.0.1", port)):
             pass
 

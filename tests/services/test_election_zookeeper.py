@@ -147,9 +147,9 @@ def test_who_looks_at_a_folder_again_and_again_is_told_of_a_change_once(rig: Rig
     for _ in range(5):
         assert watching.children(folder, told.release) == []
     other.create(f"{folder}/one", b"")
-    assert told.acquire(timeout=30)
+    assert told.acquire(timeout=120)
     # Kazoo calls in order, so all that it had to say of the first change was said.
     watching.children(folder, told.release)
     other.create(f"{folder}/two", b"")
-    assert told.acquire(timeout=30)
+    assert told.acquire(timeout=120)
     assert not told.acquire(blocking=False)
