@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import itertools
 import json
 import os
@@ -362,7 +363,7 @@ def test_lineage_and_replay_over_http(client: ApiClient, flow: FlowController) -
     flow.spool.flush()
     found = client.get("/penstock/v1/flow/provenance", params={"flowfile": number}).json()
     assert [one["event"] for one in found["events"]] == ["CREATE", "DOWNLOAD", "DROP"]
-    assert found["events"][1]["principal"] == "owner:root"
+    assert found["events"][1]["principal"] == f"owner:{getpass.getuser()}"
     assert [one.get("revision") for one in found["events"]] == [1, None, 1]
     assert sorted(found["names"].values()) == ["Log", "Make", "Make.success → Log"]
     replay = {"flowfile": number, "key": "k1"}
