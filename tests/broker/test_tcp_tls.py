@@ -402,7 +402,7 @@ def remote_only(options: BrokerOptions) -> BrokerOptions:
 def test_loopback_may_do_without_tls(remote_only: BrokerOptions) -> None:
     with RunningBroker(remote_only) as broker, V2(broker.server.broker.tcp_port) as client:
         client.publish("t", b"x")
-        connection = http.client.HTTPConnection("127.0.0.1", broker.server.http_port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", broker.server.http_port, timeout=120)
         with contextlib.closing(connection):
             connection.request("GET", "/info")
             assert connection.getresponse().status == 200
@@ -423,7 +423,7 @@ def test_other_hosts_need_tls(remote_only: BrokerOptions, monkeypatch: pytest.Mo
 def test_the_plain_port_speaks_tls_too(remote_only: BrokerOptions) -> None:
     with RunningBroker(remote_only) as broker:
         port = broker.server.http_port
-        connection = http.client.HTTPSConnection("localhost", port, timeout=20, context=trusting())
+        connection = http.client.HTTPSConnection("localhost", port, timeout=120, context=trusting())
         with contextlib.closing(connection):
             connection.request("POST", "/pub?topic=t", b"x")
             assert connection.getresponse().status == 200

@@ -70,7 +70,7 @@ def port() -> Iterator[int]:
 
 
 def post(port: int, body: bytes) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     try:
         connection.request("POST", "/in", body)
         return connection.getresponse().status

@@ -46,7 +46,7 @@ def send(
     path: str = "/events",
     **headers: str,
 ) -> Answer:
-    connection = http.client.HTTPConnection("127.0.0.1", runner.processor.bound_port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", runner.processor.bound_port, timeout=120)
     try:
         connection.request(method, path, body, headers)
         answer = connection.getresponse()
@@ -248,7 +248,7 @@ def test_odd_requests_are_answered(threads: ThreadPoolExecutor) -> None:
             b"POST //events?%ff HTTP/1.1",
         ):
             address = ("127.0.0.1", runner.processor.bound_port)
-            with socket.create_connection(address, timeout=20) as connection:
+            with socket.create_connection(address, timeout=120) as connection:
                 connection.sendall(head + b"\r\nContent-Length: 0\r\n\r\n")
                 assert b" 500 " not in connection.recv(100)
         sending = threads.submit(send, runner, b"fine")
@@ -297,7 +297,7 @@ def test_with_both_or_if_the_service_allows_it_other_hosts_may_send(
         tls = ssl.create_default_context()
         AUTHORITY.configure_trust(tls)
         port = runner.processor.bound_port
-        secure = http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=tls)
+        secure = http.client.HTTPSConnection("127.0.0.1", port, timeout=120, context=tls)
         secure.request("POST", "/events", b"x", {"Authorization": "Bearer s"})
         runner.run_when_woken()
         assert secure.getresponse().status == 200
