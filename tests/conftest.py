@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import logging
 import os
 import re
 import shutil
@@ -389,12 +390,17 @@ def pytest_collection() -> Generator[None, object, object]:
 
 _UMASK = os.umask(0o077)
 os.umask(_UMASK)
+_LOG_LEVELS = {name: logging.getLogger(name).level for name in ("", "penstock", "penstock.audit")}
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown() -> None:
-    """Restore the umask: some commands set it for their process, which a test shares."""
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Restore what some commands, routes and fixtures set for their process, which tests share."""
     os.umask(_UMASK)
+    if nextitem is None or nextitem.path != item.path:
+        # Otherwise the tests of another file would find more lines in the log.
+        for name, level in _LOG_LEVELS.items():
+            logging.getLogger(name).setLevel(level)
 
 
 @pytest.hookimpl(wrapper=True)

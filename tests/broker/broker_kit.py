@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import logging
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, TypeVar
@@ -54,6 +55,7 @@ class RunningBroker:
         self._thread = threading.Thread(target=self._loop.run_forever)
 
     def __enter__(self) -> Self:
+        self._log_level = logging.getLogger("penstock").level
         self._thread.start()
         try:
             self.run(self.server.start())
@@ -69,20 +71,21 @@ class RunningBroker:
             self._end()
 
     def _end(self) -> None:
+        logging.getLogger("penstock").setLevel(self._log_level)  # a request may have changed it
         self.run(self._loop.shutdown_default_executor())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
     def run(self, work: Coroutine[object, object, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server.http_port}"
 
     def connect(self) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection("127.0.0.1", self.server.http_port, timeout=30)
+        return http.client.HTTPConnection("127.0.0.1", self.server.http_port, timeout=120)
 
     def ask(
         self,

@@ -42,7 +42,7 @@ class BrokerProcess:
 
     def __exit__(self, *_: object) -> None:
         self.process.send_signal(self._end)
-        self.process.communicate(timeout=30)
+        self.process.communicate(timeout=120)
 
     def resident(self, what: str = "VmRSS") -> int:
         """Return its memory in bytes: now, or at the most (``VmHWM``)."""

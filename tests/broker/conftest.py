@@ -9,6 +9,7 @@ import pytest
 from penstock.broker.options import BrokerOptions
 from tests.broker.broker_kit import RunningBroker
 from tests.broker.v2_kit import V2
+from tests.kits.ports_kit import kept_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,3 +45,10 @@ def connect(broker: RunningBroker) -> Iterator[Callable[[], V2]]:
 def client(connect: Callable[[], V2]) -> V2:
     """A connection to the broker's TCP server."""
     return connect()
+
+
+@pytest.fixture
+def port_of_restarts() -> Iterator[int]:
+    """A port that no other process takes while a killed broker is down."""
+    with kept_port() as port:
+        yield port

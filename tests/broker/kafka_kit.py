@@ -28,7 +28,7 @@ class MockCluster:
 
     def create(self, topic: str) -> list[int]:
         """Make a topic, with as many partitions as the cluster gives it."""
-        return sorted(self.producer.list_topics(topic, timeout=10).topics[topic].partitions)
+        return sorted(self.producer.list_topics(topic, timeout=60).topics[topic].partitions)
 
     def add(self, topic: str, partition: int, messages: Iterable[bytes | None]) -> None:
         for number, message in enumerate(messages):
@@ -65,7 +65,7 @@ class StandInRecord:
 def mock_cluster() -> Iterator[MockCluster]:
     # What it prints goes nowhere.
     starter = Producer({"bootstrap.servers": "none", "test.mock.num.brokers": 1, "log_level": 0})
-    (broker,) = starter.list_topics(timeout=10).brokers.values()
+    (broker,) = starter.list_topics(timeout=60).brokers.values()
     servers = f"{broker.host}:{broker.port}"
     with this_host_listed():
         yield MockCluster(Producer({"bootstrap.servers": servers, "log_level": 0}), servers)

@@ -292,7 +292,7 @@ def test_slow_senders_of_large_bodies_do_not_keep_others_from_publishing(
         http_port=0,
         tcp_port=0,
         max_inflight_bytes=BODY_MAX,
-        body_timeout_ms=500,
+        body_timeout_ms=3_000,
     )
     with RunningBroker(options) as broker:
         tcp_port = broker.server.broker.tcp_port

@@ -18,7 +18,7 @@ from tests.broker.broker_kit import RunningBroker
 from tests.broker.test_tcp_auth import authenticate
 from tests.broker.v2_kit import V2
 
-PATIENCE_S = 20
+PATIENCE_S = 120
 
 
 class Rig:

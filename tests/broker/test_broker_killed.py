@@ -57,7 +57,7 @@ class Process:
 
     def end(self, number: signal.Signals) -> tuple[int, str]:
         self.process.send_signal(number)
-        _, errors = self.process.communicate(timeout=30)
+        _, errors = self.process.communicate(timeout=120)
         return self.process.returncode, errors
 
 
@@ -104,7 +104,7 @@ class Publishers:
                         )
                         break
                     except Unavailable:
-                        self._back.wait(30)
+                        self._back.wait(120)
                         self.repeats += named
                 with self._changed:
                     (self.once if named else self.at_least_once).update(batch)
@@ -116,7 +116,7 @@ class Publishers:
         with self._changed:
             return (
                 self._changed.wait_for(
-                    lambda: self.acknowledged >= acknowledged or self.through, timeout=60
+                    lambda: self.acknowledged >= acknowledged or self.through, timeout=120
                 )
                 and not self.through
             )
@@ -133,13 +133,15 @@ class Publishers:
 
     def join(self) -> None:
         for publisher in self._running:
-            publisher.result(60)
+            publisher.result(120)
         self._pool.shutdown()
 
 
-def test_what_was_acknowledged_is_there_and_with_a_producer_once(tmp_path: Path) -> None:
+def test_what_was_acknowledged_is_there_and_with_a_producer_once(
+    tmp_path: Path, port_of_restarts: int
+) -> None:
     folder = tmp_path / "topics"
-    broker = Process(folder)
+    broker = Process(folder, port_of_restarts)
     with BrokerClient(broker.url) as client:
         client.create_topic("t", partitions=2)
     publishers = Publishers(broker.url, count=3, batches=120)
@@ -150,7 +152,7 @@ def test_what_was_acknowledged_is_there_and_with_a_producer_once(tmp_path: Path)
         publishers.wait_for(acknowledged)
         publishers.pause()
         broker.end(signal.SIGKILL)
-        broker = Process(folder, broker.port)
+        broker = Process(folder, port_of_restarts)
         publishers.go_on()
     publishers.join()
     assert broker.end(signal.SIGTERM) == (0, "")
@@ -176,7 +178,7 @@ def test_a_second_broker_says_what_is_wrong(tmp_path: Path) -> None:
         (tmp_path / "other", broker.port, f"port {broker.port} of 127.0.0.1 is taken"),
     ):
         second = Process(other, port)
-        _, errors = second.process.communicate(timeout=30)
+        _, errors = second.process.communicate(timeout=120)
         assert second.process.returncode == 1
         assert words in errors
         assert "Traceback" not in errors

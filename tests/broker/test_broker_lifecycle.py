@@ -456,7 +456,7 @@ def test_leftovers_that_cannot_be_synced_do_not_delay_the_stop(
         patched.setattr(DiskQueue, "durable", -1)
         patched.setattr(DiskQueue, "request_sync", fail)
         with RunningBroker(options):
-            assert tried.wait(20)
+            assert tried.wait(120)
 
 
 def test_a_broker_without_a_thread_for_changes_does_not_start(

@@ -69,7 +69,7 @@ def test_bodies_in_memory_are_bounded_and_others_wait_their_turn(options: Broker
             assert publishing(broker)["held_bytes"] <= 1000
         assert not any(other.done() for other in others)
         assert slow.finish().startswith(b"HTTP/1.1 200")
-        assert [other.result(30).status for other in others] == [200] * 4
+        assert [other.result(120).status for other in others] == [200] * 4
         assert broker.stored("t") == [[b"y" * 300] * 4]
         assert publishing(broker)["held_bytes"] == 0
 
@@ -202,7 +202,7 @@ def test_a_full_disk_refuses_whole_batches_and_the_next_good_write_heals(
         assert broker.ask("POST", "/mpub?topic=t", b"a\nb").status == 200
         monkeypatch.setattr(FullFile, "full", True)
         asked = [pool.submit(broker.ask, "POST", "/pub?topic=t", b"x") for _ in range(3)]
-        answers = [one.result(30) for one in asked]
+        answers = [one.result(120) for one in asked]
         answers.append(broker.ask("POST", "/mpub?topic=t", b"c\nd"))
         answers.append(broker.ask("POST", "/mpub?topic=t&producer=p&sequence=1", b"c\nd"))
         for answer in answers:

@@ -228,12 +228,13 @@ def test_a_delay_of_more_than_half_a_minute_is_refused_and_stores_nothing(world:
 def test_a_client_that_leaves_while_it_waits_has_published_nothing(world: World) -> None:
     before = delays(world)
     token = world.token("slow")
+    name = f"token:t{world._names}"
     with signed_in(world, token) as client:
         multi_publish(client, "gone", b"x", 10_000)
         client.send(b"MPUB gone\n", batch(*[b"y"] * 20_000))
         while delays(world) == before:  # until the broker has read it
             client.send(b"NOP\n")
-    while world.installation.control.quotas.connections.count(f"token:t{world._names}"):
+    while world.installation.control.quotas.connections.count(name):
         world.publish(world.token("publisher"), 1, "other")
     assert world.stored("gone") == 10_000
 

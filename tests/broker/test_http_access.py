@@ -484,12 +484,15 @@ def test_a_waiting_reader_whose_token_is_removed_learns_nothing(
     guarded: RunningBroker, installation: Installation, tokens: dict[str, str]
 ) -> None:
     token = installation.token("waiting", "consumer")
+    known = guarded.ask("GET", "/offsets?topic=clicks", headers=bearer(token))
+    latest = json.loads(known.body)["partitions"][0]["latest"]
     connection = guarded.connect()
-    target = "/offsets?topic=clicks&after=0:1000000&wait_ms=2000"
+    target = f"/offsets?topic=clicks&after=0:{latest}&wait_ms=60000"
     connection.request("GET", target, headers=bearer(token))
     while not guarded.server.broker.waiting_readers:
         pass
     installation.remove_token("waiting")
+    guarded.ask("POST", "/pub?topic=clicks", b"news", bearer(tokens["admin"]))
     answer = connection.getresponse()
     assert answer.status == 403
     assert b"latest" not in answer.read()

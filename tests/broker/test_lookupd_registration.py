@@ -291,7 +291,7 @@ class Nsqlookupd:
         return int(tcp), int(http)
 
     def _run(self, work: Coroutine[object, object, Answer]) -> Answer:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         known = Known()
@@ -324,7 +324,7 @@ class Nsqlookupd:
     def wait(self, condition: Callable[[Known | None], bool]) -> None:
         """Wait until what is known is as the test says."""
         with self._changed:
-            assert self._changed.wait_for(lambda: condition(self.known), 20), (
+            assert self._changed.wait_for(lambda: condition(self.known), 120), (
                 self.known and self.known.topics
             )
 

@@ -42,8 +42,8 @@ def redrive_all(url: str) -> None:
             offset = json.loads(post(url + path))["next_offset"]
 
 
-def test_each_is_published_once_through_kills(tmp_path: Path) -> None:
-    process = Process(tmp_path)
+def test_each_is_published_once_through_kills(tmp_path: Path, port_of_restarts: int) -> None:
+    process = Process(tmp_path, port_of_restarts)
     post(f"{process.url}/topic/create?topic=orders")
     for start in range(0, COUNT, 500):
         bodies = b"\n".join(letter(number) for number in range(start, start + 500))
@@ -54,9 +54,9 @@ def test_each_is_published_once_through_kills(tmp_path: Path) -> None:
         for _ in range(KILLS):
             threading.Event().wait(rng.uniform(0.05, 0.3))
             process.end(signal.SIGKILL)
-            process = Process(tmp_path, process.port)
+            process = Process(tmp_path, port_of_restarts)
         for one in redriving:
-            one.result(60)
+            one.result(120)
     found: Counter[bytes] = Counter()
     offset = 0
     while offset < COUNT:

@@ -402,7 +402,7 @@ def remote_only(options: BrokerOptions) -> BrokerOptions:
 def test_loopback_may_do_without_tls(remote_only: BrokerOptions) -> None:
     with RunningBroker(remote_only) as broker, V2(broker.server.broker.tcp_port) as client:
         client.publish("t", b"x")
-        connection = http.client.HTTPConnection("127.0.0.1", broker.server.http_port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", broker.server.http_port, timeout=120)
         with contextlib.closing(connection):
             connection.request("GET", "/info")
             assert connection.getresponse().status == 200
@@ -423,7 +423,7 @@ def test_other_hosts_need_tls(remote_only: BrokerOptions, monkeypatch: pytest.Mo
 def test_the_plain_port_speaks_tls_too(remote_only: BrokerOptions) -> None:
     with RunningBroker(remote_only) as broker:
         port = broker.server.http_port
-        connection = http.client.HTTPSConnection("localhost", port, timeout=20, context=trusting())
+        connection = http.client.HTTPSConnection("localhost", port, timeout=120, context=trusting())
         with contextlib.closing(connection):
             connection.request("POST", "/pub?topic=t", b"x")
             assert connection.getresponse().status == 200
@@ -442,13 +442,14 @@ def test_a_client_of_nsq_gets_the_new_certificate(
     assert tls.certificate is not None
     assert tls.key is not None
     port = broker.server.broker.tcp_port
+    server = broker.server._servers
+    assert server is not None
+    assert server._tls is not None
+    server._tls.stop()  # or its thread might look before the test does
     with secured(port, trusting()) as old:
         other = AUTHORITY.issue_cert("localhost", "127.0.0.1")
         chain = b"".join(blob.bytes() for blob in other.cert_chain_pems)
         Path(tls.key).write_bytes(other.private_key_pem.bytes())
-        server = broker.server._servers
-        assert server is not None
-        assert server._tls is not None
         assert not server._tls.refresh()  # the key without its certificate: incomplete
         Path(tls.certificate).write_bytes(chain)
         assert server._tls.refresh()
@@ -476,7 +477,7 @@ def test_http_handshakes_end_in_time(
         client.sendall(b"\x16\x03\x01\x02\x00")
         with contextlib.suppress(ConnectionResetError):
             assert client.recv(100) == b""
-    until_s = time.monotonic() + 20
+    until_s = time.monotonic() + 120
     while running.guard.connections and time.monotonic() < until_s:
         time.sleep(0.01)
     assert running.guard.connections == 0

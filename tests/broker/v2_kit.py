@@ -28,7 +28,7 @@ class Message(NamedTuple):
 class V2:
     """A connection."""
 
-    def __init__(self, port: int, *, timeout_s: float = 30.0, magic: bytes = b"  V2") -> None:
+    def __init__(self, port: int, *, timeout_s: float = 120.0, magic: bytes = b"  V2") -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout_s)
         self.socket.sendall(magic)
 

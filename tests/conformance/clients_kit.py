@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 INSTALLED = ROOT / ".venv" / "conformance"
 CLIENTS = ("pynsq", "ansq", "gnsq", "asyncnsq", "nsqjs")
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 class Refused(Exception):

@@ -55,13 +55,13 @@ class Driver:
         self.clients[name] = producer
 
     def publish(self, name: str, topic: str, body: str) -> None:
-        self.clients[name].publish(topic, *encoded([body]), timeout=5)
+        self.clients[name].publish(topic, *encoded([body]), timeout=60)
 
     def publish_batch(self, name: str, topic: str, bodies: list[str]) -> None:
-        self.clients[name].multipublish(topic, encoded(bodies), timeout=5)
+        self.clients[name].multipublish(topic, encoded(bodies), timeout=60)
 
     def defer(self, name: str, topic: str, body: str, ms: int) -> None:
-        self.clients[name].publish(topic, *encoded([body]), defer=ms, timeout=5)
+        self.clients[name].publish(topic, *encoded([body]), defer=ms, timeout=60)
 
     def consume(
         self,

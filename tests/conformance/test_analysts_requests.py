@@ -351,11 +351,20 @@ def test_adbc_queries(flight: adbc.Connection) -> None:
 
 def test_adbc_cancels(flight: adbc.Connection) -> None:
     with flight.cursor() as cursor:
-        timer = threading.Timer(1.0, cursor.adbc_cancel)
-        timer.start()
-        with pytest.raises(adbc.Error, match=r"(?i)cancel"):
-            cursor.execute(
-                "SELECT count(*) FROM range(100000) a CROSS JOIN range(100000) b"
-                " WHERE a.id * b.id % 7 = 3"
-            )
-        timer.join()
+        ended = threading.Event()
+
+        def cancel() -> None:
+            while not ended.wait(1.0):  # once more where the query had not begun
+                cursor.adbc_cancel()
+
+        canceller = threading.Thread(target=cancel)
+        canceller.start()
+        try:
+            with pytest.raises(adbc.Error, match=r"(?i)cancel"):
+                cursor.execute(
+                    "SELECT count(*) FROM range(100000) a CROSS JOIN range(100000) b"
+                    " WHERE a.id * b.id % 7 = 3"
+                )
+        finally:
+            ended.set()
+            canceller.join()

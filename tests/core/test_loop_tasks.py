@@ -28,7 +28,7 @@ from penstock.core.loop_tasks import (
 from penstock.core.threads import DEATHS, Death, Deaths, OnDeath
 from tests.harness.call_faults_kit import Faults
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 CORE = ("penstock.core.loop_tasks", "penstock.core.threads")
 MakeLoop = Callable[[], asyncio.AbstractEventLoop]
 

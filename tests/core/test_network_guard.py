@@ -383,7 +383,7 @@ def web_server(location: str = "") -> Iterator[int]:
 
 def client(guard: ServiceNetworkGuard) -> httpx.Client:
     transport = GuardedTransport(ssl.create_default_context(), guard)
-    return httpx.Client(transport=transport, trust_env=False, follow_redirects=True, timeout=5)
+    return httpx.Client(transport=transport, trust_env=False, follow_redirects=True, timeout=60)
 
 
 def test_a_name_is_resolved_once_for_a_connection() -> None:

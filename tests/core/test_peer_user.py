@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import struct
 import subprocess
@@ -40,14 +41,14 @@ def listening(family: int = socket.AF_INET, host: str = "127.0.0.1") -> Iterator
             server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         server.bind((host, 0))
         server.listen(256)
-        server.settimeout(10)
+        server.settimeout(120)
         yield server
 
 
 def client_of(server: socket.socket, host: str = "127.0.0.1") -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     client = socket.socket(family, socket.SOCK_STREAM)
-    client.settimeout(10)
+    client.settimeout(120)
     client.connect((host, server.getsockname()[1]))
     return client
 
@@ -146,7 +147,7 @@ def unix_server() -> Iterator[socket.socket]:
         server.bind(place)
         Path(place).chmod(0o777)
         server.listen()
-        server.settimeout(10)
+        server.settimeout(120)
         yield server
 
 
@@ -248,10 +249,11 @@ def test_a_socket_that_still_connects_is_not_taken_for_a_client() -> None:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
         with contextlib.ExitStack() as stack:
-            for _ in range(2):
-                one = stack.enter_context(socket.socket())
-                one.settimeout(0)
-                one.connect_ex(full.getsockname())
+            stack.enter_context(socket.create_connection(full.getsockname(), 60))
+            assert select.select([full], [], [], 60)[0], "it waits to be accepted"
+            one = stack.enter_context(socket.socket())
+            one.settimeout(0)
+            one.connect_ex(full.getsockname())
             waiting.settimeout(0)
             waiting.connect_ex(full.getsockname())
             assert peer_user_id(waiting.getsockname(), full.getsockname()) is None

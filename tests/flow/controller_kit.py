@@ -196,5 +196,5 @@ def settled(controller: FlowController, *names: str) -> dict[str, str]:
 def wait_counted(controller: FlowController, total: int) -> None:
     with CHANGED:
         assert CHANGED.wait_for(
-            lambda: number_in(state_of(controller, "End"), "count") >= total, 60
+            lambda: number_in(state_of(controller, "End"), "count") >= total, 120
         )

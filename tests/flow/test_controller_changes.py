@@ -162,7 +162,7 @@ def test_it_is_closed_by_several_threads_while_others_use_it(world: ControllerWo
     go = threading.Event()
 
     def use() -> None:
-        go.wait(30)
+        go.wait(120)
         for turn in range(20):
             word = f"{{type: Pass, properties: {{word: w{turn % 3}}}}}"
             try:

@@ -231,7 +231,7 @@ def test_an_error_of_the_scheduler_ends_it_and_answers_those_who_wait(
         controller.start()
         with pytest.raises((MemoryError, Closed)):
             controller.stop()
-    assert controller._scheduling.join(30)
+    assert controller._scheduling.join(120)
     assert DEATHS.counts()["flow-scheduler"] == 1
     with pytest.raises(Closed):
         controller.status()

@@ -132,7 +132,7 @@ def test_nothing_is_lost_or_doubled(seed: int) -> None:
         apply(controller, FLOW)
     controller.start()
     with CHANGED:
-        assert CHANGED.wait_for(lambda: counted(controller) >= TOTAL, 60)
+        assert CHANGED.wait_for(lambda: counted(controller) >= TOTAL, 120)
     controller.stop()
     assert check_conserved(controller, TOTAL) == TOTAL
     status = controller.status()
@@ -155,7 +155,7 @@ def run_until_dead(world: ControllerWorld, fs: SharedFileSystem) -> None:
         assert fs.died.is_set()
         return
     with CHANGED:
-        assert CHANGED.wait_for(lambda: fs.died.is_set() or counted(controller) >= TOTAL, 30)
+        assert CHANGED.wait_for(lambda: fs.died.is_set() or counted(controller) >= TOTAL, 120)
 
 
 def counted(controller: FlowController) -> int:
@@ -196,5 +196,5 @@ def test_what_cannot_be_kept_is_not_done() -> None:
     apply(controller, FLOW.replace("total: 300", "total: 200"))
     controller.start()
     with CHANGED:
-        assert CHANGED.wait_for(lambda: counted(controller) >= 200, 60)
+        assert CHANGED.wait_for(lambda: counted(controller) >= 200, 120)
     world.close()

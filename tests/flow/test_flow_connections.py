@@ -55,7 +55,7 @@ def through_postgres(port: int) -> None:
 
 def through_http(port: int, folder: Path = Path("/nonexistent")) -> None:
     url = f"http://localhost:{port}/a.json"
-    fetch(url, folder, headers={}, auth=None, bytes_max=9, timeout_s=5, check=lambda: None)
+    fetch(url, folder, headers={}, auth=None, bytes_max=9, timeout_s=60, check=lambda: None)
 
 
 def through_a_store(port: int) -> None:

@@ -103,7 +103,7 @@ def opened(
 
 def wait_for(condition: Callable[[], bool]) -> None:
     with CHANGED:
-        assert CHANGED.wait_for(condition, 20.0)
+        assert CHANGED.wait_for(condition, 120.0)
 
 
 def test_what_comes_in_is_refused_and_what_moves_or_goes_is_not(

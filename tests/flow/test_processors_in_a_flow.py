@@ -7,6 +7,7 @@ import itertools
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,6 +22,7 @@ from penstock.flow.processor.processor_registry import ProcessorRegistry
 from penstock.flow.processors.builtin import BUILTIN
 from penstock.storage.disk import OsFileSystem
 from tests.broker.broker_kit import RunningBroker
+from tests.kits.ports_kit import kept_port
 from tests.kits.this_host_kit import this_host_listed
 
 FLOW = """
@@ -60,14 +62,15 @@ def broker(tmp_path: Path) -> Iterator[RunningBroker]:
         yield running
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        port: int = held.getsockname()[1]
-        return port
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port for the processor that listens."""
+    with kept_port() as kept:
+        yield kept
 
 
 def post(port: int, body: bytes) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     try:
         connection.request("POST", "/in", body)
         return connection.getresponse().status
@@ -76,14 +79,13 @@ def post(port: int, body: bytes) -> int:
 
 
 def test_what_comes_by_http_and_files_goes_through_topics_once(
-    tmp_path: Path, broker: RunningBroker
+    tmp_path: Path, broker: RunningBroker, port: int
 ) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     for number in range(50):
         (folder / f"{number}").write_bytes(b"file %d" % number)
         os.utime(folder / f"{number}", (1_700_000_000, 1_700_000_000))
-    port = free_port()
     numbers = itertools.count()
     controller = FlowController.open(
         str(tmp_path / "flow"),
@@ -131,8 +133,8 @@ def _listens(port: int) -> bool:
 
 def wait_until(condition: object) -> None:
     assert callable(condition)
-    pause = threading.Event()
-    for _ in range(3_000):
+    pause, end_s = threading.Event(), time.monotonic() + 120
+    while time.monotonic() < end_s:
         if condition():
             return
         pause.wait(0.01)

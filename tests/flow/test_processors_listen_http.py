@@ -46,7 +46,7 @@ def send(
     path: str = "/events",
     **headers: str,
 ) -> Answer:
-    connection = http.client.HTTPConnection("127.0.0.1", runner.processor.bound_port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", runner.processor.bound_port, timeout=120)
     try:
         connection.request(method, path, body, headers)
         answer = connection.getresponse()
@@ -139,7 +139,7 @@ def test_what_nobody_takes_in_time_is_answered_503_and_never_taken() -> None:
 def test_too_many_requests_at_once_are_refused(threads: ThreadPoolExecutor) -> None:
     with runner_of(maximum_requests=1) as runner:
         first = threads.submit(send, runner, b"1")
-        assert runner._host.woken.wait(20)
+        assert runner._host.woken.wait(120)
         assert send(runner, b"2")[0] == 503
         runner.run_when_woken()
         assert first.result()[0] == 200
@@ -166,7 +166,7 @@ def test_each_request_is_answered_though_an_answer_raises(
     with runner_of(maximum_requests=3) as runner:
         sendings = [threads.submit(send, runner, b"%d" % number) for number in range(3)]
         while len(runner.processor._receiver._waiting) < 3:
-            assert runner._host.woken.wait(20)
+            assert runner._host.woken.wait(120)
         loop = runner.processor._loop._loop
         call = loop.call_soon_threadsafe
         failures = [MemoryError("no room")]
@@ -208,7 +208,7 @@ def no_room() -> NoReturn:
 def test_a_stop_answers_what_waits(threads: ThreadPoolExecutor) -> None:
     with runner_of() as runner:
         sending = threads.submit(send, runner, b"x")
-        assert runner._host.woken.wait(20)
+        assert runner._host.woken.wait(120)
         runner.stop()
         assert sending.result()[0] == 503
         runner.start()
@@ -224,7 +224,7 @@ def test_a_processor_that_is_terminated_leaves_its_port() -> None:
         runner.processor.on_unscheduled(runner.context)  # and no on_stopped
         serving = runner.processor._server._serving
         assert serving is not None
-        runner.processor._loop.run(asyncio.wait_for(asyncio.shield(serving), 10), 20)
+        runner.processor._loop.run(asyncio.wait_for(asyncio.shield(serving), 100), 120)
         with socket.create_server(("127.0.0.1", port)):
             pass
 
@@ -248,7 +248,7 @@ def test_odd_requests_are_answered(threads: ThreadPoolExecutor) -> None:
             b"POST //events?%ff HTTP/1.1",
         ):
             address = ("127.0.0.1", runner.processor.bound_port)
-            with socket.create_connection(address, timeout=20) as connection:
+            with socket.create_connection(address, timeout=120) as connection:
                 connection.sendall(head + b"\r\nContent-Length: 0\r\n\r\n")
                 assert b" 500 " not in connection.recv(100)
         sending = threads.submit(send, runner, b"fine")
@@ -297,7 +297,7 @@ def test_with_both_or_if_the_service_allows_it_other_hosts_may_send(
         tls = ssl.create_default_context()
         AUTHORITY.configure_trust(tls)
         port = runner.processor.bound_port
-        secure = http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=tls)
+        secure = http.client.HTTPSConnection("127.0.0.1", port, timeout=120, context=tls)
         secure.request("POST", "/events", b"x", {"Authorization": "Bearer s"})
         runner.run_when_woken()
         assert secure.getresponse().status == 200

@@ -57,4 +57,4 @@ def test_a_consumer_whose_broker_is_not_found_yet_leaves_no_loop() -> None:
         pytest.fail("it began without a broker")
     # Finding it waits for a database, which a loop must not do.
     assert asked == [threading.current_thread()]
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before  # those of tests before may have ended

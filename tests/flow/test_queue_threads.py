@@ -119,7 +119,7 @@ def test_whether_there_is_work_is_said_while_a_poll_reads_swap_files(tmp_path: P
             """Have another thread ask while this one holds the queue's mutex."""
             asker = threading.Thread(target=lambda: said.append(queue.availability(0)), daemon=True)
             asker.start()
-            asker.join(30)
+            asker.join(120)
             assert not asker.is_alive(), "the scheduler would wait now"
 
     queue = FlowFileQueue("q", Asking(tmp_path), SystemClock(), QueueOptions(10, 10))

@@ -499,7 +499,7 @@ def test_where_no_further_thread_can_be_started_commits_are_durable_all_the_same
 
     monkeypatch.setattr(committer, "snapshot", snapshot)
     opened.create("in", 200)  # plans a snapshot
-    assert written.wait(30)
+    assert written.wait(120)
     opened.close()
     assert found(opened.fs.crash(1)).keys() >= {one.id for one in made}
 

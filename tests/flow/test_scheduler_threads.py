@@ -31,7 +31,7 @@ from penstock.mailbox.task_mailbox import TaskMailbox
 from tests.harness.call_faults_kit import Faults
 from tests.harness.mailbox_kit import StepPool
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 T = TypeVar("T")
 
 

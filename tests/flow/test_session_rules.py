@@ -802,15 +802,15 @@ def test_a_session_given_up_in_the_middle_of_a_call_gives_back_when_that_ends(
 
     def hangs(_: FlowFile) -> FilterVerdict:
         inside.set()
-        leave.wait(30)
+        leave.wait(120)
         return FilterVerdict.ACCEPT
 
     thread = threading.Thread(target=lambda: session.get_where(hangs))
     thread.start()
-    inside.wait(30)
+    inside.wait(120)
     transaction.calls.terminate()  # does not wait
     leave.set()
-    thread.join(30)
+    thread.join(120)
     assert world.contents("a") == [b"1"]
     world.check()
 

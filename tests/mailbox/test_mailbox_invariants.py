@@ -38,7 +38,7 @@ def join(threads: list[threading.Thread]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
         assert not thread.is_alive()
 
 
@@ -72,7 +72,7 @@ def test_1_only_the_owner_runs_actions_and_none_overlap_but_in_a_yield(
             executor.execute(partial(act, priority, yields))
 
     with MailboxThread("owner") as thread:
-        owner = thread.executor.submit(threading.get_ident).result(10)
+        owner = thread.executor.submit(threading.get_ident).result(120)
         join([threading.Thread(target=produce) for _ in range(producers)])
     assert thread.failure is None
     assert {ident for ident, _ in seen} <= {owner}
@@ -263,11 +263,11 @@ def test_7_a_put_raises_or_its_mail_is_run_or_cancelled(
         thread.start()
         for one in threads:
             one.start()
-        assert enough.wait(30)
+        assert enough.wait(120)
         thread.stop(drain=drain)
-        assert thread.join(30)
+        assert thread.join(120)
         for one in threads:
-            one.join(30)
+            one.join(120)
     finally:
         sys.setswitchinterval(usual_s)
     assert len(refused) == producers
@@ -312,7 +312,7 @@ def test_8_no_resume_is_lost_and_the_action_never_runs_while_suspended(
     thread = MailboxThread("owner", action)
     thread.start()
     join([threading.Thread(target=resume) for _ in range(resumers)])
-    assert thread.join(30)
+    assert thread.join(120)
     assert thread.failure is None
     assert ran == turns + 1
 

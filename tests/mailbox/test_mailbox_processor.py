@@ -439,7 +439,7 @@ def test_a_mailbox_thread_runs_what_it_accepted_before_it_ends() -> None:
         for number in range(100):
             thread.executor.execute(partial(ran.append, number))
         name = thread.executor.submit(lambda: threading.current_thread().name)
-        assert name.result(10) == "worker"
+        assert name.result(120) == "worker"
     assert ran == list(range(100))
     assert not thread.is_alive
     with pytest.raises(Closed):
@@ -451,13 +451,13 @@ def test_a_mailbox_thread_runs_what_it_accepted_before_it_ends() -> None:
 def test_a_mailbox_thread_stopped_without_drain_cancels_what_is_left() -> None:
     entered, go_on = threading.Event(), threading.Event()
     thread = MailboxThread("worker")
-    thread.executor.execute(lambda: (entered.set(), go_on.wait(10)))
+    thread.executor.execute(lambda: (entered.set(), go_on.wait(120)))
     left = thread.executor.submit(lambda: 1)
     thread.start()
-    assert entered.wait(10)
+    assert entered.wait(120)
     thread.stop(drain=False)
     go_on.set()
-    assert thread.join(10)
+    assert thread.join(120)
     assert left.cancelled()
 
 
@@ -468,7 +468,7 @@ def test_a_mailbox_thread_that_fails_tells_cancels_and_keeps_the_failure() -> No
     thread.executor.execute(lambda: 1 // 0)
     left = thread.executor.submit(lambda: 1)
     thread.start()
-    assert thread.join(10)
+    assert thread.join(120)
     assert isinstance(thread.failure, ZeroDivisionError)
     assert told == [thread.failure]
     assert left.cancelled()
@@ -505,7 +505,7 @@ def thread_that_yields(mail_priority: int, ends: list[str]) -> tuple[MailboxThre
     thread.executor.execute(wait_for_room, "wait for room")
     left = thread.executor.submit(lambda: None)
     thread.start()
-    entered.result(10)
+    entered.result(120)
     return thread, left
 
 
@@ -514,7 +514,7 @@ def test_stopping_without_drain_ends_a_yield_and_is_no_failure(priority: int) ->
     ends: list[str] = []
     thread, left = thread_that_yields(priority, ends)
     thread.stop(drain=False)
-    assert thread.join(10)
+    assert thread.join(120)
     assert ends == ["Closed: mailbox worker ends without running the remaining mails: stop waiting"]
     assert thread.failure is None
     assert left.cancelled()
@@ -527,7 +527,7 @@ def test_a_reported_failure_ends_a_yield_and_is_the_failure(priority: int) -> No
     thread, left = thread_that_yields(priority, ends)
     lost = KeyError("lost")
     thread.processor.report_throwable(lost)
-    assert thread.join(10)
+    assert thread.join(120)
     assert ends == ["KeyError: 'lost'"]
     assert thread.failure is lost
     assert left.cancelled()
@@ -579,10 +579,10 @@ def test_a_failure_reported_to_a_yield_stays_the_cause_when_its_cleanup_raises()
 
     thread.executor.execute(clean_up_badly)
     thread.start()
-    assert entered.wait(10)
+    assert entered.wait(120)
     lost = KeyError("lost")
     thread.processor.report_throwable(lost)
-    assert thread.join(10)
+    assert thread.join(120)
     assert thread.failure is lost
     assert "afterwards, in mailbox worker: RuntimeError('cleanup')" in lost.__notes__
 
@@ -602,7 +602,7 @@ def test_the_first_failure_stays_the_cause_when_closing_fails_too() -> None:
     thread.executor.execute(Stubborn())
     left = thread.executor.submit(lambda: 1)
     thread.start()
-    assert thread.join(10)
+    assert thread.join(120)
     assert isinstance(thread.failure, ZeroDivisionError)
     assert told == [thread.failure]
     assert "will not" in thread.failure.__notes__[-1]

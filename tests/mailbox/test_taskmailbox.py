@@ -237,7 +237,7 @@ def test_puts_of_other_threads_wait_for_the_end_of_an_exclusive_section() -> Non
 
     def act() -> None:
         thread.start()
-        assert entered.wait(10)
+        assert entered.wait(120)
         # It cannot be seen here however long we look; a few looks will do.
         assert all(box.size == 0 for _ in range(1_000))
         box.put(mail("own"))

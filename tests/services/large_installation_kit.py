@@ -83,7 +83,7 @@ def leading(store: MetadataStore, clock: Clock) -> Iterator[list[BaseRoute]]:
     yield overlord_routes(OverlordParts(overlord, NoWorkers(), "http://o", clock, lambda *_: None))
     overlord.stop().result(60)
     mailbox.stop()
-    mailbox.join(10)
+    mailbox.join(120)
     lanes.close()
     lock_lanes.close()
 

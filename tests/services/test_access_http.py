@@ -345,7 +345,8 @@ def test_the_audit_has_the_address_of_the_client_behind_the_router(
         with caplog.at_level("INFO", logger="penstock.audit"):
             url, body = f"{P}/worker", {"type": "default"}
             assert guarded.api.post(url, json=body, headers=headers).status_code == 200
-        records = [json.loads(one.getMessage()) for one in caplog.records]
+        audited = [one for one in caplog.records if one.name == "penstock.audit"]
+        records = [json.loads(one.getMessage()) for one in audited]
         return {one["origin"] for one in records if one["event"] == "decision"}
 
     claimed = {ORIGIN_HEADER: "10.1.2.3:45"}

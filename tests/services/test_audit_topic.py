@@ -36,10 +36,10 @@ def broker(folder: Path, access: AccessControl) -> Iterator[str]:
     thread.start()
     server = BrokerServer(BrokerOptions(folder=str(folder), http_port=0), access=access)
     try:
-        asyncio.run_coroutine_threadsafe(server.start(), loop).result(30)
+        asyncio.run_coroutine_threadsafe(server.start(), loop).result(120)
         yield f"http://127.0.0.1:{server.http_port}"
-        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(30)
-        asyncio.run_coroutine_threadsafe(loop.shutdown_default_executor(), loop).result(30)
+        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(120)
+        asyncio.run_coroutine_threadsafe(loop.shutdown_default_executor(), loop).result(120)
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
@@ -87,8 +87,8 @@ class AuditedBroker:
 
 
 @pytest.fixture
-def audited(tmp_path: Path) -> Iterator[AuditedBroker]:
-    logging.getLogger("penstock.audit").setLevel(logging.INFO)
+def audited(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[AuditedBroker]:
+    caplog.set_level(logging.INFO, "penstock.audit")
     made = AuditedBroker(tmp_path)
     with audit_into(made.files):
         yield made

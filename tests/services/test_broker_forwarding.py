@@ -136,7 +136,7 @@ async def test_readers_that_wait_do_not_hold_up_other_requests(
     answered = threading.Event()
 
     def relay(*_: object) -> tuple[int, Message, bytes]:
-        assert answered.wait(20)
+        assert answered.wait(120)
         return 200, Message(), b""
 
     monkeypatch.setattr(JsonClient, "relay", relay)
@@ -146,7 +146,7 @@ async def test_readers_that_wait_do_not_hold_up_other_requests(
         transport = httpx.ASGITransport(rig.app)
         async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
             answer = await asyncio.wait_for(
-                client.get("/druid/coordinator/v1/rules", headers=headers), 10
+                client.get("/druid/coordinator/v1/rules", headers=headers), 100
             )
         assert answer.status_code == 200
     finally:

@@ -25,13 +25,13 @@ def url(tmp_path: Path) -> Iterator[str]:
     server = BrokerServer(BrokerOptions(folder=str(tmp_path), http_port=0))
 
     def run(what: str) -> None:
-        asyncio.run_coroutine_threadsafe(getattr(server, what)(), loop).result(30)
+        asyncio.run_coroutine_threadsafe(getattr(server, what)(), loop).result(120)
 
     try:
         run("start")
         yield f"http://127.0.0.1:{server.http_port}"
         run("stop")
-        asyncio.run_coroutine_threadsafe(loop.shutdown_default_executor(), loop).result(30)
+        asyncio.run_coroutine_threadsafe(loop.shutdown_default_executor(), loop).result(120)
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()

@@ -26,12 +26,12 @@ from penstock.services.cli import backups, exit_codes
 from penstock.services.cli.entry import run
 from penstock.services.cli.output import Bars
 from penstock.services.host.data_folder import DataFolder, DataFolderLock
-from penstock.services.host.process import free_port
 from penstock.services.options import resolution
 from penstock.services.options.table import PenstockOptions
 from penstock.storage.metadata import MetadataStore, PublishRequest
 from penstock.storage.sqlite_urls import sqlite_url
 from tests.harness.metadata_kit import create_metadata
+from tests.kits.ports_kit import kept_port
 from tests.kits.s3_server_kit import s3_bucket
 from tests.storage.postgres_server_kit import require_binaries, running_server
 
@@ -244,8 +244,7 @@ def test_metadata_of_a_postgres_is_in_the_backup(
 def test_a_postgres_with_a_password_is_backed_up_and_restored_by_the_environment(
     data: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    port = free_port()
-    with running_server(require_binaries(), port) as server:
+    with kept_port() as port, running_server(require_binaries(), port) as server:
         with psycopg.connect(server.url.replace("+psycopg", ""), autocommit=True) as admin:
             admin.execute(f"ALTER ROLE penstock PASSWORD '{PASSWORD}'")
         url = f"postgresql+psycopg://penstock:{PASSWORD}@127.0.0.1:{port}/postgres"

@@ -58,7 +58,8 @@ class World(PublishedWorld):
 
     def wait_for(self, check: Callable[[], object], step_s: float = POLL_S) -> None:
         """Let virtual time pass until something is true."""
-        for _ in range(500):
+        end_s = time.monotonic() + 120
+        while time.monotonic() < end_s:
             if check():
                 return
             self.clock.advance(seconds=step_s)

@@ -233,7 +233,7 @@ def failing_storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         s3fs.S3FileSystem.clear_instance_cache()
         server.shutdown()
         server.server_close()
-        thread.join(10)
+        thread.join(120)
 
 
 def test_an_object_store_that_answers_503_is_the_deep_storage(failing_storage: str) -> None:

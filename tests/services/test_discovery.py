@@ -21,9 +21,10 @@ from penstock.services.membership.zookeeper import ZooKeeper, ZooKeeperDiscovery
 from penstock.services.options.option_values import HostPort
 from penstock.storage.metadata import LeaseRow, MetadataStore
 from penstock.testing.clock import VirtualClock
+from tests.kits.ports_kit import kept_port
 from tests.services import zookeeper_server_kit
 
-WAIT_S = 30.0
+WAIT_S = 120.0
 
 
 def node(port: int, role: str = "worker") -> Node:
@@ -237,7 +238,7 @@ def test_a_listener_that_fails_does_not_keep_others_from_hearing(
     clock.advance(4)
     assert not done.is_set()
     clock.advance(1)
-    assert done.wait(10)
+    assert done.wait(120)
     calls.stop()
     assert "a listener failed" in caplog.text
 
@@ -335,7 +336,7 @@ class ZooKeeperBackend:
         self.clients: list[ZooKeeper] = []
 
     def open(self) -> ZooKeeperDiscovery:
-        client = ZooKeeper(self._server.hosts, self._base, session_timeout_s=2)
+        client = ZooKeeper(self._server.hosts, self._base, session_timeout_s=6)
         self.clients.append(client)
         made = ZooKeeperDiscovery(client, SystemClock())
         made.start()
@@ -369,7 +370,7 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]
 
 def announce_in_the_end(discovery: Discovery, one: Node) -> None:
     pause = threading.Event()
-    for _ in range(300):
+    for _ in range(1_200):
         try:
             discovery.announce(one)
         except Unavailable:
@@ -437,7 +438,7 @@ def test_a_lost_session_is_followed_by_another_with_all_that_was_announced(
         heard.until(lambda: heard.present == {"w1"})
         # The servers hear of an end of the session that the client does not know of.
         client = backend.clients[1].client
-        thief = ZooKeeper(server.hosts, "/test", session_timeout_s=2)
+        thief = ZooKeeper(server.hosts, "/test", session_timeout_s=6)
         thief.client._session_id, thief.client._session_passwd = client.client_id
         thief.start()
         thief.stop()
@@ -487,8 +488,7 @@ def test_a_node_that_the_thread_has_made_meanwhile_is_announced() -> None:
 
 def test_without_a_zookeeper_the_address_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.services.membership.zookeeper.CONNECT_TIMEOUT_S", 0.3)
-    port = zookeeper_server_kit.free_port()
-    with pytest.raises(Unavailable, match=f"127.0.0.1:{port}"):
+    with kept_port() as port, pytest.raises(Unavailable, match=f"127.0.0.1:{port}"):
         ZooKeeper(f"127.0.0.1:{port}", "/x").start()
 
 

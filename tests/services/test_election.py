@@ -21,7 +21,7 @@ from penstock.indexing.overlord import Overlord
 from penstock.services.api.asgi import application
 from penstock.services.api.leader_only import LeaderOnly
 from penstock.services.emitter.events import AlertEvent
-from penstock.services.host.process import free_port, listen
+from penstock.services.host.process import listen
 from penstock.services.json_client import COMMAND_LINE
 from penstock.services.membership.election import (
     TERM_TTL_MS,
@@ -38,6 +38,7 @@ from penstock.testing.clock import VirtualClock
 from tests.harness.access_kit import rules_with, with_token
 from tests.harness.event_kit import KeptEvents
 from tests.harness.metadata_kit import open_metadata
+from tests.kits.ports_kit import kept_port
 
 pytestmark = pytest.mark.anyio
 
@@ -81,7 +82,7 @@ class Story:
 
     def until(self, *told: str) -> None:
         with self.changed:
-            assert self.changed.wait_for(lambda: self.told == list(told), 10), self.told
+            assert self.changed.wait_for(lambda: self.told == list(told), 120), self.told
 
 
 @pytest.fixture
@@ -320,7 +321,8 @@ def test_only_a_closed_port_refuses() -> None:
     listener = listen(HostPort("127.0.0.1", 0), "--http")
     with listener:
         assert not refuses(f"http://127.0.0.1:{listener.getsockname()[1]}")
-    assert refuses(f"http://127.0.0.1:{free_port()}")
+    with kept_port() as port:
+        assert refuses(f"http://127.0.0.1:{port}")
     assert not refuses("nonsense")
 
 
@@ -493,7 +495,7 @@ def test_one_whose_leading_cannot_begin_is_no_leader_and_ends(
     monkeypatch.setattr(a._leading, "submit", fail)
     monkeypatch.setattr(threading, "excepthook", lambda _arguments: None)
     a.start()
-    assert broken.wait(10)
+    assert broken.wait(120)
     assert not a.is_leader
     assert story.told == []
 

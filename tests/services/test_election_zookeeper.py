@@ -41,7 +41,7 @@ class Story:
 
     def until(self, *, leads: bool) -> None:
         with self.changed:
-            assert self.changed.wait_for(lambda: self.leads is leads, 30)
+            assert self.changed.wait_for(lambda: self.leads is leads, 120)
 
 
 class Rig:
@@ -51,7 +51,7 @@ class Rig:
         self.hosts, self.base, self.store, self.stack = hosts, base, store, stack
 
     def session(self) -> ZooKeeper:
-        made = ZooKeeper(self.hosts, self.base, session_timeout_s=2)
+        made = ZooKeeper(self.hosts, self.base, session_timeout_s=6)
         made.start()
         self.stack.callback(made.stop)
         return made
@@ -87,7 +87,7 @@ def test_the_next_candidate_leads_when_the_first_one_stops(rig: Rig) -> None:
     a = rig.stand(rig.contest(rig.session(), A), first)
     first.until(leads=True)
     b = rig.stand(rig.contest(rig.session(), B), second)
-    assert b.wait_decided(30)
+    assert b.wait_decided(120)
     assert (a.is_leader, b.is_leader) == (True, False)
     a.stop()
     second.until(leads=True)
@@ -147,9 +147,9 @@ def test_who_looks_at_a_folder_again_and_again_is_told_of_a_change_once(rig: Rig
     for _ in range(5):
         assert watching.children(folder, told.release) == []
     other.create(f"{folder}/one", b"")
-    assert told.acquire(timeout=30)
+    assert told.acquire(timeout=120)
     # Kazoo calls in order, so all that it had to say of the first change was said.
     watching.children(folder, told.release)
     other.create(f"{folder}/two", b"")
-    assert told.acquire(timeout=30)
+    assert told.acquire(timeout=120)
     assert not told.acquire(blocking=False)

@@ -229,7 +229,7 @@ class Server:
 
     def until(self, requests: int) -> None:
         with self.changed:
-            assert self.changed.wait_for(lambda: len(self.bodies) >= requests, 10), self.bodies
+            assert self.changed.wait_for(lambda: len(self.bodies) >= requests, 120), self.bodies
 
 
 class NoSpread:

@@ -27,7 +27,7 @@ def fail():
 
 def run(*_given):
     OwnedThread("a thread of the role", fail).start()
-    threading.Event().wait(30)
+    threading.Event().wait(120)
     return 0
 """
 ROLE = f"""{DIES}

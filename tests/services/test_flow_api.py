@@ -255,7 +255,7 @@ def test_commands_that_wait_take_no_thread_of_those_who_look_on() -> None:
         applied = AppliedFlow(Flow(name="stuck"))
 
         def stop(self, target: str | None) -> list[str]:
-            assert stuck.wait(20.0)
+            assert stuck.wait(120)
             return [str(target)]
 
         def terminate(self, _target: str) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -41,7 +42,7 @@ class Hangs(Processor):
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
         del context, session
         STUCK.set()
-        RELEASED.wait(60)
+        RELEASED.wait(150)
 
 
 class Binary(Processor):
@@ -113,6 +114,10 @@ def shown(api: Api, path: str, **params: object) -> dict[str, Any]:
     return found
 
 
+def states(api: Api) -> dict[str, str]:
+    return {one["name"]: one["state"] for one in shown(api, "/flow/status")["components"]}
+
+
 def test_a_component_has_its_definition_and_its_firings(api: Api) -> None:
     made = shown(api, "/flow/component", target="Make")
     assert made["definition"]["schedule"] == "cron 0 0 13 * * ?"
@@ -150,6 +155,10 @@ def test_state_is_shown_and_cleared_only_while_the_processor_is_stopped(api: Api
     assert refused.status_code == 400
     assert "not stopped" in refused.json()["error"]
     api.post("/flow/stop", params={"target": "Make"})
+    until_s = time.monotonic() + 120
+    while states(api)["Make"] != "stopped":  # which may take longer than the limit of the route
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
     assert shown(api, "/flow/state", target="Make") == {"entries": {"made": "3"}}
     cleared = api.delete("/flow/state", params={"target": "Make"})
     assert cleared.json() == {"cleared": 1}
@@ -197,14 +206,13 @@ def test_a_dry_run_names_what_waits_in_removed_queues(api: Api) -> None:
 
 def test_a_group_that_hangs_is_stopped_by_terminate(api: Api) -> None:
     api.post("/flow/start", params={"target": "Bad"})
-    assert STUCK.wait(20)
+    assert STUCK.wait(120)
     late = api.post("/flow/stop", params={"target": "Bad"})
     assert "did not stop" in late.json()["error"]
     ended = api.post("/flow/terminate", params={"target": "Bad"})
     assert ended.status_code == 200, ended.text
     assert len(ended.json()["terminated"]) >= 1
-    states = {one["name"]: one["state"] for one in shown(api, "/flow/status")["components"]}
-    assert (states["Bad/One"], states["Bad/Two"]) == ("stopped", "stopped")
+    assert (states(api)["Bad/One"], states(api)["Bad/Two"]) == ("stopped", "stopped")
     RELEASED.set()
 
 

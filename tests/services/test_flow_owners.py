@@ -9,8 +9,10 @@ import itertools
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -161,11 +163,19 @@ def world(shared: Shared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
         )
 
 
-def until(condition: Callable[[], object]) -> None:
-    pause = threading.Event()
-    for _ in range(1_500):
-        if condition():
-            return
+def messages_of(world: World) -> list[str]:
+    return [one.message for one in world.controller.bulletins.read(after=0)]
+
+
+Found = TypeVar("Found")
+
+
+def until(condition: Callable[[], Found]) -> Found:
+    """Wait until something is there, and return it: a moment later it may be gone."""
+    pause, end_s = threading.Event(), time.monotonic() + 120
+    while time.monotonic() < end_s:
+        if found := condition():
+            return found
         pause.wait(0.01)
     pytest.fail("it did not come")
 
@@ -204,16 +214,17 @@ def test_publishing_stops_with_the_right_and_goes_on_with_it(
     with caplog.at_level(logging.INFO, "penstock.audit"):
         # The broker decides alone here: the flow's process has not read the new rules.
         world.installation.rules(RULES.format(without("write topic:clicks"), ALICE))
-        until(lambda: world.component("Send").waits)
-    wait = world.component("Send").waits[0]
+        wait, *_ = until(lambda: world.component("Send").waits)
     assert "user:alice, for whom process:flow acts, may not write topic:clicks" in str(wait)
     # The messages alone: a logger of PySpark, where there is one, gives the text another form.
     assert any('"via": "process:flow"' in one.getMessage() for one in caplog.records)
     world.access.refresh()
     until(lambda: "user:alice, which may not write topic:clicks" in world.problem("Send"))
-    told = [one.message for one in world.controller.bulletins.read(after=0)]
-    assert any("for whom process:flow acts, may not write" in one for one in told)
-    assert any("which may not write topic:clicks: give it this right" in one for one in told)
+    for told in (
+        "for whom process:flow acts, may not write",
+        "which may not write topic:clicks: give it this right",
+    ):
+        until(lambda told=told: any(told in one for one in messages_of(world)))
     count = len(world.messages("clicks"))
     before = world.queued("Make")
     until(lambda: world.queued("Make") > before)  # they are kept
@@ -277,16 +288,16 @@ def test_a_datasource_needs_the_right_to_publish_to_its_topic(world: World, tmp_
         world.restart()
         world.apply(flow("PutDatasource", "datasource: clicks"))
         world.controller.start()
-        until(lambda: world.component("Send").waits)
-        assert "may not write topic:payments" in str(world.component("Send").waits[0])
+        wait, *_ = until(lambda: world.component("Send").waits)
+        assert "may not write topic:payments" in str(wait)
         assert world.queued("Send.failure") == 0
         world.rules(TEAM + '"write topic:payments"')
         until(lambda: world.messages("payments"))
         # The overlord decides about the supervisor; a batch that was begun is tried again first.
         world.installation.rules(RULES.format('"read,write,manage flow:*"', ALICE))
         world.restart()
-        until(lambda: world.component("Send").waits)
-        refused = str(world.component("Send").waits[0])
+        wait, *_ = until(lambda: world.component("Send").waits)
+        refused = str(wait)
         assert "may not read supervisor:clicks" in refused or "may not write topic" in refused
         world.controller.close()
     overlord.close()

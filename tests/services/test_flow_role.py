@@ -27,7 +27,7 @@ from tests.harness.event_kit import KeptEvents
 from tests.kits.this_host_kit import this_host_listed
 from tests.services.places_kit import FixedPlaces
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 
 
 class Process:

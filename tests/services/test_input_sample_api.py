@@ -44,7 +44,7 @@ class Rig:
         data.path.mkdir()
         options = PenstockOptions(data_dir=data.path, http=HostPort("127.0.0.1", 1))
         self.uploads = UploadStore(data.path / "uploads", VirtualClock())
-        self.processes = SamplerProcesses(options, {}, [], timeout_s=20)
+        self.processes = SamplerProcesses(options, {}, [], timeout_s=120)
         self.real = self._api(SampleRoutes(self.processes, self.uploads))
         self.api = self._api(SampleRoutes(NoSampler(), self.uploads))
 
@@ -147,12 +147,12 @@ def test_a_bomb_costs_only_its_own_request(rig: Rig) -> None:
 def test_a_process_that_ends_is_an_error_of_its_request(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for program, text in (
-        (("sleep", "60"), "were not read within 0.2 s"),
-        (("false",), "ran out of its 1024 MiB of memory, or crashed"),
+    for program, timeout_s, text in (
+        (("sleep", "60"), 0.2, "were not read within 0.2 s"),
+        (("false",), 120, "ran out of its 1024 MiB of memory, or crashed"),
     ):
         monkeypatch.setattr("penstock.services.sampler_process._PROGRAM", program)
-        slow = SamplerProcesses(rig.processes.options, timeout_s=0.2)
+        slow = SamplerProcesses(rig.processes.options, timeout_s=timeout_s)
         api = rig._api(SampleRoutes(slow, rig.uploads))
         headers = as_principal(rig.kit.control, "user:me", "loader")
         answer = api.post(SAMPLE, json={"inputSource": INLINE}, headers=headers)

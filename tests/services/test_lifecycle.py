@@ -105,11 +105,11 @@ class Busy:
             self.lifecycle.start()
             self.thread = threading.Thread(target=self.lifecycle.stop)
         self.thread.start()
-        assert self.entered.wait(10)
+        assert self.entered.wait(120)
 
     def _hold(self) -> None:
         self.entered.set()
-        assert self.go_on.wait(10)
+        assert self.go_on.wait(120)
 
     def end(self) -> None:
         self.go_on.set()

@@ -75,12 +75,12 @@ class Stream:
         self._received = received
 
     async def start(self) -> Message:
-        return await asyncio.wait_for(self._received.get(), 20)
+        return await asyncio.wait_for(self._received.get(), 120)
 
     async def event(self) -> dict[str, object] | None:
         """The next event; None at the end of the stream."""
         while True:
-            message = await asyncio.wait_for(self._received.get(), 20)
+            message = await asyncio.wait_for(self._received.get(), 120)
             body: bytes = message.get("body", b"")
             for line in body.decode().split("\n"):
                 if line.startswith("data: "):
@@ -126,7 +126,7 @@ async def streamed(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not condition():  # noqa: ASYNC110 - nothing tells it
             await asyncio.sleep(TICK_S)
 

@@ -75,7 +75,7 @@ class HeldSql:
         yield RegisteredQuery(self._run, self.released.set)
 
     def _run(self) -> SqlResult:
-        assert self.released.wait(20)
+        assert self.released.wait(120)
         if self.error is not None:
             raise self.error
         time = pa.array([1_000], pa.int64()).cast(pa.timestamp("ms", "UTC"))
@@ -194,7 +194,7 @@ def test_a_query_is_cancelled_by_its_principal(rig: Rig) -> None:
     rig.service.released.clear()
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(rig.ask, {**BOUNDARY, "context": {"queryId": "q"}})
-        assert rig.service.came.wait(20)
+        assert rig.service.came.wait(120)
         assert rig.cancel("team") == 404
         assert not rig.service.released.is_set()
         assert rig.cancel("analyst") == 202

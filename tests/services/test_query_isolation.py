@@ -23,17 +23,18 @@ import pytest
 
 from penstock.services.host import query_jail
 from penstock.services.host.data_folder import DataFolder
-from penstock.services.host.process import ChildCommand, free_port
+from penstock.services.host.process import ChildCommand
 from penstock.services.host.query_isolation import Isolation, isolation, isolation_for_doctor
 from penstock.services.host.query_jail import FAILED, JailPlan
 from penstock.services.host.system_call_filter import system_call_filter
 from penstock.services.options.table import PenstockOptions
+from tests.kits.ports_kit import kept_port
 
 NOBODY = 65_534
 SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/etc/passwd", "/etc/ld.so.cache")
 # The one of the system, which every user may run, and which needs no other files.
 PYTHON = "/usr/bin/python3"
-WAIT_S = 20.0
+WAIT_S = 120.0
 # Errors of kernels and containers without these namespaces and mounts.
 FORBIDDEN = ("not permitted", "No space left", "not implemented")
 
@@ -41,7 +42,9 @@ FORBIDDEN = ("not permitted", "No space left", "not implemented")
 class Jail:
     """A folder with a view, and how it is started."""
 
-    def __init__(self, folder: Path, starter: Sequence[str], user: Sequence[int] | None) -> None:
+    def __init__(
+        self, folder: Path, starter: Sequence[str], user: Sequence[int] | None, port: int
+    ) -> None:
         self.folder = folder
         self._starter = starter
         for name in ("root", "segments", "own", "secret"):
@@ -58,7 +61,7 @@ class Jail:
             folder=str(folder / "own"),
             user=user,
             has_network=False,
-            port=free_port(),
+            port=port,
             marker=str(folder / "ready"),
             processes=2_048,
             memory_bytes=1 << 30,
@@ -93,12 +96,13 @@ def jail(request: pytest.FixtureRequest) -> Iterator[Jail]:
     is_root = not os.geteuid() and request.param == "itself"
     other = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
     # Not in the folder of pytest, which other users cannot pass.
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, kept_port() as port:
         Path(name).chmod(0o755)
         made = Jail(
             Path(name),
             other if request.param == "unprivileged" else (),
             (NOBODY, NOBODY) if is_root else None,
+            port,
         )
         found = made.run()
         if found.returncode == FAILED and any(word in found.stderr for word in FORBIDDEN):
@@ -300,13 +304,13 @@ http.server.ThreadingHTTPServer(("127.0.0.1", {port}), Handler).serve_forever()
 
 @contextlib.contextmanager
 def serving(jail: Jail) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    port = free_port()
-    plan = replace(jail.plan, port=port)
-    with subprocess.Popen(jail.argv(plan, SERVES.format(port=port)), env={}) as process:
-        try:
-            yield process, port
-        finally:
-            process.kill()
+    with kept_port() as port:
+        plan = replace(jail.plan, port=port)
+        with subprocess.Popen(jail.argv(plan, SERVES.format(port=port)), env={}) as process:
+            try:
+                yield process, port
+            finally:
+                process.kill()
 
 
 def reached(port: int) -> socket.socket:

@@ -26,13 +26,13 @@ class Part:
 
     def attempt(self) -> None:
         self.tries += 1
-        self.let_go.wait(30)
+        self.let_go.wait(120)
         if self.error is not None:
             raise self.error
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)  # the checks run on threads of their own

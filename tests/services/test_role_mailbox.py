@@ -50,7 +50,7 @@ def test_it_runs_mail_until_the_process_stops(process):
     lifecycle = Lifecycle()
     lifecycle.add_handler(handler)
     lifecycle.start()
-    assert early.result(10) == "early"
+    assert early.result(120) == "early"
     lifecycle.stop()
     assert not thread.is_alive
     with pytest.raises(Closed):
@@ -65,7 +65,7 @@ def test_a_fault_is_a_death_that_ends_the_process(process, deaths):
     thread, handler = role_mailbox(process.context)
     handler.start()
     thread.executor.execute(lambda: 1 // 0, "a fault of ours")
-    assert thread.join(10)
+    assert thread.join(120)
     forget()
     (death,) = found
     assert death.name == "overlord mailbox"

@@ -46,7 +46,7 @@ from penstock.spark.topic.source import _read_offsets
 from penstock.storage.metadata import LeaseRow
 
 SECRET = "very-secret"
-PATIENCE_S = 20.0
+PATIENCE_S = 120
 PAST = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
 
 AUTHORITY, OTHER = trustme.CA(), trustme.CA()

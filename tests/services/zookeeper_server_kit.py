@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.services.host.process import free_port
+from tests.kits.ports_kit import kept_port
 
 JARS = Path("/usr/share/java")
 # What Debian's packages libzookeeper-java and its dependencies put there.
@@ -36,10 +36,12 @@ def why_not() -> str:
 class ZooKeeperServer:
     """A server's process; it may be stopped and started again on the same data."""
 
-    def __init__(self, folder: Path, certificate: Path | None = None) -> None:
-        self.port = free_port()
+    def __init__(
+        self, folder: Path, port: int, secure_port: int, certificate: Path | None = None
+    ) -> None:
+        self.port = port
         self.hosts = f"127.0.0.1:{self.port}"
-        self.secure_port = free_port()
+        self.secure_port = secure_port
         self._tls = ""
         if certificate is not None:  # a certificate and its key, PEM
             self._tls = (
@@ -98,9 +100,10 @@ def running_server(folder: Path, certificate: Path | None = None) -> Iterator[Zo
     """Run a server; skip the test if none can be started here."""
     if reason := why_not():
         pytest.skip(reason)
-    server = ZooKeeperServer(folder, certificate)
-    server.start()
-    try:
-        yield server
-    finally:
-        server.stop()
+    with kept_port() as port, kept_port() as secure_port:
+        server = ZooKeeperServer(folder, port, secure_port, certificate)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()

@@ -44,9 +44,11 @@ class _Records(logging.Handler):
 @pytest.fixture
 def records() -> Iterator[list[dict[str, object]]]:
     handler, logger = _Records(), logging.getLogger("penstock.audit")
+    level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     yield handler.found
+    logger.setLevel(level)
     logger.removeHandler(handler)
 
 

@@ -79,7 +79,7 @@ class World:
 
     @staticmethod
     def wait_until(is_so: Callable[[], bool]) -> None:
-        until = time.monotonic() + 20
+        until = time.monotonic() + 120
         while not is_so():
             assert time.monotonic() < until
             time.sleep(0.002)
@@ -98,7 +98,7 @@ class World:
         """The principal of a token, after its keys have been read if they are awaited."""
         reading = self.control.oidc.keys_awaited(token)
         if reading is not None:
-            reading.result(20)
+            reading.result(120)
         return self.control.authenticator.of_bearer(token)
 
     def problem(self, principal: Principal) -> str | None:
@@ -528,7 +528,7 @@ def test_many_tokens_with_unknown_keys_cause_one_read_in_ten_seconds(world: Worl
             if reading is not None:
                 futures.add(reading)
         for one in futures:
-            one.result(20)
+            one.result(120)
         world.settle()
         return world.reads() - before
 
@@ -579,7 +579,10 @@ def test_keys_are_used_for_an_hour_while_the_issuer_is_down(
     assert caplog.text.count("cannot be read") == 1
 
 
-def test_an_issuer_that_hangs_makes_nobody_wait_for_it_here(tmp_path: Path) -> None:
+def test_an_issuer_that_hangs_makes_nobody_wait_for_it_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oidc_fetch, "FETCH_S", 600.0)  # the issuer gives up after 30 s
     world = World(tmp_path / "access")
     world.issuer.hangs = True
     world.rules(world.issuer.rules())
@@ -590,7 +593,7 @@ def test_an_issuer_that_hangs_makes_nobody_wait_for_it_here(tmp_path: Path) -> N
     with pytest.raises(Unavailable, match="because they are being read"):
         world.control.authenticator.of_bearer(token)
     world.control.close()
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 20
     assert reading.result(0) is None
     world.close()
 
@@ -666,7 +669,8 @@ def test_answers_that_are_wrong_give_no_keys(
     answers: dict[str, tuple[int, Mapping[str, str], bytes]],
     error: str,
 ) -> None:
-    monkeypatch.setattr(oidc_fetch, "FETCH_S", 2.0)
+    is_cut_off = "Content-Length" in str(answers)
+    monkeypatch.setattr(oidc_fetch, "FETCH_S", 2.0 if is_cut_off else 60.0)
     server.fields, server.answers = fields, answers
     with pytest.raises(PenstockError, match=error):
         fetch_keys(issuer_at(server))
@@ -696,13 +700,13 @@ def test_silent_addresses_of_an_issuer_take_only_a_part_of_the_time(
         return connect(address, timeout_s)
 
     addresses = ["192.0.2.1", "192.0.2.2", "127.0.0.1"]
-    monkeypatch.setattr(oidc_fetch, "FETCH_S", 6.0)
+    monkeypatch.setattr(oidc_fetch, "FETCH_S", 60.0)
     monkeypatch.setattr(oidc_fetch, "system_addresses", lambda *_: addresses)
     monkeypatch.setattr(socket, "create_connection", connect_slowly)
     assert fetch_keys(issuer_at(server))
     assert [address for address, _ in tried[:3]] == addresses
-    assert tried[0][1] < 2.1
-    assert tried[1][1] < 3.1
+    assert tried[0][1] < 21
+    assert tried[1][1] < 31
 
 
 def test_nobody_listens_there() -> None:
