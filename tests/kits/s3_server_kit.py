@@ -3,20 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 from collections.abc import Iterator
 
 import pytest
-
-
-@contextlib.contextmanager
-def kept_port() -> Iterator[int]:
-    """Keep a port free for an `s3_bucket`, so that processes get its address before it starts."""
-    with socket.socket() as keeper:
-        # With this option a server that has it, too, may listen at a port that is only bound.
-        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        keeper.bind(("127.0.0.1", 0))
-        yield keeper.getsockname()[1]
 
 
 def s3_environment(port: int) -> dict[str, str]:

@@ -14,7 +14,8 @@ from penstock.spark.connect.spark_server import SparkServer
 from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
 from penstock.spark.spark_engine import SparkEngine
 from penstock.storage.queue.disk_queue import DiskQueue
-from tests.kits.s3_server_kit import kept_port, s3_environment
+from tests.kits.ports_kit import kept_port
+from tests.kits.s3_server_kit import s3_environment
 from tests.kits.spark_server_kit import start_server
 from tests.spark.data_folder_kit import DataFolder
 from tests.spark.servers_kit import Served, running_broker

@@ -25,9 +25,9 @@ from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSess
 from penstock.spark.sql.service import SqlOptions, SqlQuery, SqlService
 from tests.spark.table_kit import GivenTables
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
-WAIT_S = 120.0
+WAIT_S = 240.0
 # Enough for a JVM without work, and less than its heap.
 LIMIT_BYTES = 1_200 << 20
 HEAP = "4g"

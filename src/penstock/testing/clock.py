@@ -99,7 +99,7 @@ class VirtualClock:
         with self._changed:
             return self._count()
 
-    def wait_for_waiting(self, count: int, real_timeout_s: float = 10.0) -> None:
+    def wait_for_waiting(self, count: int, real_timeout_s: float = 60.0) -> None:
         """Wait, in real time, until a number of threads wait on this clock.
 
         Raises:
@@ -107,7 +107,7 @@ class VirtualClock:
         """
         self.wait_until(lambda: self._count() >= count, real_timeout_s)
 
-    def wait_until(self, condition: Callable[[], bool], real_timeout_s: float = 10.0) -> None:
+    def wait_until(self, condition: Callable[[], bool], real_timeout_s: float = 60.0) -> None:
         """Wait, in real time, for a condition that changes when threads begin or end waits.
 
         Raises:
