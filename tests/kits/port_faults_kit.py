@@ -14,8 +14,16 @@ from penstock.core.errors import PenstockError
 from tests.harness.call_faults_kit import FAULTS, Faults
 
 
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
+def open_descriptors() -> frozenset[tuple[str, Path]]:
+    """Return the open descriptors of this process: the number, and what it is open on.
+
+    Compare by what is new: the garbage collector may close those of earlier tests at any moment.
+    """
+    found = set()
+    for one in list(Path("/proc/self/fd").iterdir()):
+        with suppress(FileNotFoundError):  # that of the list itself, or another thread closed it
+            found.add((one.name, one.readlink()))
+    return frozenset(found)
 
 
 def open_below(folder: Path) -> int:
@@ -23,11 +31,7 @@ def open_below(folder: Path) -> int:
 
     Descriptors of earlier tests, which the garbage collector closes meanwhile, do not count.
     """
-    found: list[Path] = []
-    for one in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # another thread closed it
-            found.append(one.readlink())
-    return len([one for one in found if one.is_relative_to(folder)])
+    return len([place for _, place in open_descriptors() if place.is_relative_to(folder)])
 
 
 def check_at_each_call(
@@ -65,7 +69,8 @@ def check_at_each_call(
             before = open_descriptors()
             with faults.armed(error, at), suppress(PenstockError):
                 operation()
-            assert open_descriptors() == before, f"{error.__name__} at {faults.raised}"
+            left = open_descriptors() - before
+            assert not left, f"{error.__name__} at {faults.raised}: {left}"
             check()
             if not faults.raised:
                 break

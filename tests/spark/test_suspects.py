@@ -222,8 +222,9 @@ NO_MEMORY = EngineLost("Spark was lost: java.lang.OutOfMemoryError: Java heap sp
 def test_a_spark_whose_port_closes_a_moment_after_its_calls_failed_has_ended(
     error: EngineLost, without_wait: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if without_wait:  # only an error for lack of memory makes it wait
-        monkeypatch.setattr(spark_sessions, "ENDING_S", 0.0)
+    # Only an error for lack of memory makes it wait without that time.
+    monkeypatch.setattr(spark_sessions, "ENDING_S", 0.0 if without_wait else 120.0)
+    monkeypatch.setattr(spark_sessions, "OUT_OF_MEMORY_S", 120.0)
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
 
         def end() -> None:
