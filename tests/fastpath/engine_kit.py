@@ -93,7 +93,7 @@ def running_pool(
 
 
 def wait_ready(pool: EnginePool, processes: int = 1, not_ids: Sequence[int] = ()) -> list[int]:
-    until_s = CLOCK.monotonic_s() + 60
+    until_s = CLOCK.monotonic_s() + 120
     while CLOCK.monotonic_s() < until_s:
         ids = pool.process_ids()
         if len(ids) == processes and not set(ids) & set(not_ids):
@@ -104,7 +104,7 @@ def wait_ready(pool: EnginePool, processes: int = 1, not_ids: Sequence[int] = ()
 
 def wait_busy(process_id: int) -> None:
     """Wait until a process computes."""
-    started, until_s = _cpu_ticks(process_id), CLOCK.monotonic_s() + 60
+    started, until_s = _cpu_ticks(process_id), CLOCK.monotonic_s() + 120
     while _cpu_ticks(process_id) < started + 10:
         assert CLOCK.monotonic_s() < until_s
         pause(CLOCK, 0.02)

@@ -86,13 +86,14 @@ def test_a_query_is_interrupted_while_its_files_are_checked(checks: Checks) -> N
         if len(checks.looked_up) == 100:
             threads.append(threading.Thread(target=checks.engine.interrupt, args=(1,)))
             threads[0].start()
-            threads[0].join(0.2)  # it interrupts until the query ends
+            while not checks.engine._interrupted:  # it interrupts until the query ends
+                threads[0].join(0.01)
 
     checks.on_look_up = interrupt
     answer, first = checks.ask(checks.files)
     assert (answer.reason, answer.content) == ("interrupted", b"")
     assert 100 <= first < FILES
-    threads[0].join(20)
+    threads[0].join(120)
     assert not threads[0].is_alive()
     # The files that were checked are known.
     answer, second = checks.ask(checks.files)

@@ -373,16 +373,16 @@ def test_a_cancelled_query_ends_with_its_own_error(rig: Rig, engine: str) -> Non
 
     def work(call: EngineCall) -> None:
         came.set()
-        assert ended.wait(20)
+        assert ended.wait(120)
 
     rig.engines.work = work
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(rig.ask, engine=engine)
-        assert came.wait(20)
+        assert came.wait(120)
         assert rig.service.cancel("q")
         ended.set()
         with pytest.raises(EngineFailure, match="it was cancelled"):
-            running.result(20)
+            running.result(120)
 
 
 def test_a_query_that_is_late_is_left_to_spark(rig: Rig) -> None:

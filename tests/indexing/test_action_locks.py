@@ -270,7 +270,7 @@ def test_requests_that_wait_are_given_places_in_one_transaction(
         thread.start()
     gate.set()
     for thread in threads:
-        thread.join(20)
+        thread.join(120)
     assert sum(calls) == 8
     places = [allocate(desk, name)[0].partition_number for name in names]
     assert sorted(places) == list(range(8))
@@ -312,9 +312,9 @@ def test_who_waits_for_a_place_when_the_overlord_ends_is_told_so(
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
-    assert waits.wait(20)
+    assert waits.wait(120)
     lanes.close()
     gate.set()
-    thread.join(20)
+    thread.join(120)
     assert told
     desk.metadata.close()

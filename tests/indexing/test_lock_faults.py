@@ -72,16 +72,16 @@ def test_a_thread_that_cannot_start_once_costs_one_answer_alone(
         patch.setattr(threading.Thread, "start", refuse)
         failed = boxes.add(one)
         with pytest.raises(Unavailable, match="can't start new thread"):
-            failed.result(10)
-    boxes.add(other).result(10)
+            failed.result(120)
+    boxes.add(other).result(120)
     # That the task is active is not lost: nobody says it again.
-    outcomes = boxes.acquire([one.request(hours(0, 1))]).result(10)
+    outcomes = boxes.acquire([one.request(hours(0, 1))]).result(120)
     assert [word(outcome) for outcome in outcomes] == ["new"]
     with monkeypatch.context() as patch:
         patch.setattr(lanes, "submit", without_thread)
         with pytest.raises(Unavailable):
-            boxes.remove(one).result(10)
-    assert boxes.locks(one.datasource).result(10) == []
+            boxes.remove(one).result(120)
+    assert boxes.locks(one.datasource).result(120) == []
     lanes.close()
 
 
@@ -93,16 +93,16 @@ def test_a_lane_that_closes_answers_those_who_wait() -> None:
 
     def hang(_box: object) -> None:
         begun.set()
-        let_go.wait(10)
+        let_go.wait(120)
 
     one = task("one")
-    boxes.add(one).result(10)
+    boxes.add(one).result(120)
     boxes.critical(one, hang)
-    assert begun.wait(10)
+    assert begun.wait(120)
     waiting = boxes.acquire([one.request(DAY)])
     lanes.close()
     let_go.set()
-    assert waiting.exception(10) is not None
+    assert waiting.exception(120) is not None
 
 
 @pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])

@@ -382,23 +382,23 @@ def test_nothing_comes_between_a_critical_section_and_its_locks() -> None:
     boxes = Lockboxes(store, lanes, clock=VirtualClock(NOW_MS))
     one, two = task("t1", priority=1), task("t2", priority=2)
     boxes.sync([one, two])
-    assert word(boxes.acquire([one.request(DAY)]).result(10)[0]) == "new"
+    assert word(boxes.acquire([one.request(DAY)]).result(120)[0]) == "new"
     inside, leave = threading.Event(), threading.Event()
 
     def action(locks: SectionLocks) -> bool:
         inside.set()
-        leave.wait(10)
+        leave.wait(120)
         return locks.own[0].revoked
 
     publishing = boxes.critical(one, action, intervals=[DAY])
-    assert inside.wait(10)
+    assert inside.wait(120)
     taking = boxes.acquire([two.request(DAY)])
     assert not taking.done()
     leave.set()
-    assert publishing.result(10) is False
-    assert word(taking.result(10)[0]) == "new"
+    assert publishing.result(120) is False
+    assert word(taking.result(120)[0]) == "new"
     with pytest.raises(LockRevoked):
-        boxes.critical(one, action, intervals=[DAY]).result(10)
+        boxes.critical(one, action, intervals=[DAY]).result(120)
     lanes.close()
 
 
@@ -422,8 +422,8 @@ def test_many_threads_leave_memory_and_store_the_same() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
-    held = [*boxes.locks("wiki").result(30), *boxes.locks("other").result(30)]
+        thread.join(120)
+    held = [*boxes.locks("wiki").result(120), *boxes.locks("other").result(120)]
     assert by_text(held) == by_text(store.every())
     assert boxes.active_locks == len({str(row.lock) for row in held if not row.lock.revoked})
     lanes.close()

@@ -210,7 +210,7 @@ def test_an_outcome_that_arrives_after_the_term_is_dropped() -> None:
 def test_a_lane_goes_on_after_an_outcome_that_could_not_be_told() -> None:
     """Its later work was never done."""
     lanes, let_go = ThreadLanes("test"), threading.Event()
-    blocked = lanes.submit("a", lambda: let_go.wait(10))
+    blocked = lanes.submit("a", lambda: let_go.wait(120))
 
     def interrupt(_done: Future[bool]) -> None:
         raise KeyboardInterrupt
@@ -218,8 +218,8 @@ def test_a_lane_goes_on_after_an_outcome_that_could_not_be_told() -> None:
     blocked.add_done_callback(interrupt)
     behind = lanes.submit("a", lambda: "behind")
     let_go.set()
-    assert behind.result(10) == "behind"
-    assert lanes.submit("a", lambda: "later").result(10) == "later"
+    assert behind.result(120) == "behind"
+    assert lanes.submit("a", lambda: "later").result(120) == "later"
     lanes.close()
 
 
@@ -232,7 +232,7 @@ def test_a_submit_that_raises_leaves_its_lane_usable(
         patch.setattr("threading.Thread.start", raising_any(error("no thread")))
         with pytest.raises(error):
             lanes.submit("a", lambda: 1)
-    assert lanes.submit("a", lambda: 2).result(10) == 2
+    assert lanes.submit("a", lambda: 2).result(120) == 2
     lanes.close()
 
 

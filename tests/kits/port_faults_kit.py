@@ -44,11 +44,7 @@ def open_below(folder: Path) -> int:
 
     Descriptors of earlier tests, which the garbage collector closes meanwhile, do not count.
     """
-    found: list[Path] = []
-    for one in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # another thread closed it
-            found.append(one.readlink())
-    return len([one for one in found if one.is_relative_to(folder)])
+    return len([place for _, place in open_descriptors() if place.is_relative_to(folder)])
 
 
 def check_at_each_call(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from penstock.core.clock import SystemClock
 from penstock.services.host.host_plan import spark_cache_folder
 from penstock.services.options.option_values import java_options
 from penstock.spark.connect.spark_server import SparkServer, SparkServerOptions
+from tests.kits.ports_kit import kept_port
 
 
 def server_options(folder: Path, memory: str = "1g") -> SparkServerOptions:
@@ -27,7 +29,10 @@ def server_options(folder: Path, memory: str = "1g") -> SparkServerOptions:
 
 def start_server(folder: Path, memory: str = "1g") -> SparkServer:
     environment = {**os.environ, "CANARY_OF_TESTS": "canary-of-the-environment"}
-    server = SparkServer(server_options(folder, memory), SystemClock(), environment)
-    server.start()
-    server.wait_ready(120)
+    # The JVM listens only after seconds, in which others would get a port that is just free.
+    with kept_port() as port:
+        options = replace(server_options(folder, memory), port=port)
+        server = SparkServer(options, SystemClock(), environment)
+        server.start()
+        server.wait_ready(240)
     return server

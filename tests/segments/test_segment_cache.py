@@ -42,7 +42,7 @@ class Store:
     def fetch(self, relative: str, write: Callable[[bytes], object]) -> str:
         self.asked.append(relative)
         self.is_asked.set()
-        self.may_answer.wait(60)
+        self.may_answer.wait(120)
         data = self.files.get(relative, content_of(relative))
         write(data[:10])
         if self.error is not None:
@@ -112,7 +112,7 @@ def test_a_file_is_fetched_once_for_all_that_wait(rig: Rig) -> None:
     rig.store.may_answer.clear()
     with ThreadPoolExecutor(8) as pool:
         reads = [pool.submit(rig.read, "a") for _ in range(8)]
-        rig.store.is_asked.wait(60)
+        rig.store.is_asked.wait(120)
         rig.store.may_answer.set()
         assert [read.result() for read in reads] == [[content_of("a")]] * 8
     assert rig.store.asked == ["a"]

@@ -46,10 +46,10 @@ def running_broker(folder: Path) -> Iterator[str]:
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
-        asyncio.run_coroutine_threadsafe(server.start(), loop).result(30)
+        asyncio.run_coroutine_threadsafe(server.start(), loop).result(120)
         yield f"http://127.0.0.1:{server.http_port}"
-        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(30)
-        asyncio.run_coroutine_threadsafe(loop.shutdown_default_executor(), loop).result(30)
+        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(120)
+        asyncio.run_coroutine_threadsafe(loop.shutdown_default_executor(), loop).result(120)
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()

@@ -197,7 +197,7 @@ def test_what_a_killed_router_left_is_deleted_by_the_next_one(tmp_path: Path) ->
         other.open()
         assert used_bytes(root) > 0
         router.send_signal(signal.SIGKILL)
-        router.wait(30)
+        router.wait(120)
     other.close()
     assert used_bytes(root) > 0
     following = AnswerFolder(root)

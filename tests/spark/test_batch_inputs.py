@@ -112,7 +112,7 @@ def test_a_query_of_a_task_that_was_cancelled_gives_its_cores_back(
                     )
                     for at, engine in enumerate(engines)
                 ]
-                assert all(tables.asked.acquire(timeout=60) for _ in runs)
+                assert all(tables.asked.acquire(timeout=120) for _ in runs)
                 for _ in range(7 * turn):
                     assert sessions.get().range(1).schema  # needs no core
                 for engine in engines:

@@ -18,7 +18,7 @@ class Conf:
 
     def set(self, name: str, value: str) -> None:
         self.asked.set()
-        assert self.may_answer.wait(10)
+        assert self.may_answer.wait(120)
         self.values[name] = value
 
     def unset(self, name: str) -> None:
@@ -44,10 +44,10 @@ def test_a_spark_that_does_not_answer_delays_no_checks_of_others() -> None:
     threads = [threading.Thread(target=check, args=(hanging,))]
     threads[0].start()
     try:
-        assert hanging.conf.asked.wait(10)
+        assert hanging.conf.asked.wait(120)
         threads.append(threading.Thread(target=check, args=(other, entered)))
         threads[1].start()
-        assert entered.wait(2)
+        assert entered.wait(60)  # the other one waits longer
     finally:
         hanging.conf.may_answer.set()
         for thread in threads:

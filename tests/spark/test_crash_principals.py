@@ -236,8 +236,8 @@ def test_a_waiting_suspect_runs_once_the_turn_ends() -> None:
         later.start()
         clock.wait_for_waiting(2)
         assert not ran
-    thread.join(30)
-    later.join(30)
+    thread.join(120)
+    later.join(120)
     assert ran == [BOB]
 
 

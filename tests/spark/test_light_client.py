@@ -79,6 +79,6 @@ print("pyspark.sql.connect.session" in sys.modules, hasattr(pandas, "Index"), ke
 )
 def test_the_client_is_imported_without_pandas(script: str, printed: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=300
     )
     assert done.stdout.strip() == printed, done.stderr

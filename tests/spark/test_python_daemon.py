@@ -50,7 +50,7 @@ def test_a_new_worker_has_all_that_it_needs(spark: SparkSession) -> None:
 
 def test_it_has_no_threads_and_its_forks_draw_other_numbers() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", FORKS], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", FORKS], capture_output=True, text=True, check=True, timeout=300
     )
     first, *draws = done.stdout.splitlines()
     assert first == "set() 1"

@@ -27,7 +27,7 @@ from tests.spark.table_kit import GivenTables
 
 pytestmark = pytest.mark.spark
 
-WAIT_S = 120.0
+WAIT_S = 240.0
 # Enough for a JVM without work, and less than its heap.
 LIMIT_BYTES = 1_200 << 20
 HEAP = "4g"

@@ -62,7 +62,7 @@ def test_a_call_is_interrupted_until_it_ends_once_at_a_time() -> None:
     running, spark = RunningCall(), Interrupted()
     with running.tagged(spark.session()):
         running.stop("it was cancelled")
-        assert spark.again.wait(30), "Spark forgets an interrupt of what it does not run yet"
+        assert spark.again.wait(120), "Spark forgets an interrupt of what it does not run yet"
         for _ in range(3):
             running.stop("it was cancelled once more")
     running.end()
@@ -80,9 +80,9 @@ def test_a_call_that_ignores_its_interrupts_is_reported_once(
     running, spark = RunningCall(reported.release), Interrupted()
     with running.tagged(spark.session()):
         running.stop("it took longer than 1 ms")
-        assert reported.acquire(timeout=30)
+        assert reported.acquire(timeout=120)
         running.stop("it was cancelled")
-        assert spark.again.wait(30)
+        assert spark.again.wait(120)
     running.end()
     assert not reported.acquire(blocking=False)
 
@@ -155,7 +155,7 @@ def test_a_call_is_interrupted_though_no_thread_can_start(monkeypatch: pytest.Mo
                 assert spark.by == [threading.current_thread()] * calls
         spark.by.clear()
         running.stop("it was cancelled once more")
-        assert spark.by_other.wait(30)
+        assert spark.by_other.wait(120)
     running.end()
 
 
@@ -186,11 +186,11 @@ def test_the_time_limit_interrupts_a_call_though_no_other_thread_can_start(
     with running.tagged(spark.session()), monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", start_for_test)
         with running.limited(0.01, "it takes too long"):
-            assert spark.by_other.wait(30)
-            assert spark.again.wait(30)
+            assert spark.by_other.wait(120)
+            assert spark.again.wait(120)
     running.end()
     (thread,) = set(spark.by)
-    thread.join(30)
+    thread.join(120)
     assert deaths.counts() == {"time limit": 1}  # it could not start the other thread
 
 
@@ -205,9 +205,9 @@ def test_a_report_that_cannot_be_planned_is_no_error_of_the_cancel_and_is_planne
         with monkeypatch.context() as patch:
             patch.setattr(threads.JobTimer, "start", refuse)
             running.stop("it was cancelled")
-            assert spark.by_other.wait(30)
+            assert spark.by_other.wait(120)
             assert not reported.is_set()
-        assert reported.wait(30)
+        assert reported.wait(120)
     running.end()
 
 
@@ -231,15 +231,15 @@ def test_without_memory_a_call_is_interrupted_until_it_ends(
         with running.tagged(spark.session()):
             thread.start()
             if not is_limit:
-                thread.join(30)
+                thread.join(120)
             running.stop("it was cancelled once more")
-            assert spark.by_other.wait(30), faults.raised
+            assert spark.by_other.wait(120), faults.raised
             spark.again.clear()
-            assert spark.again.wait(30), faults.raised
+            assert spark.again.wait(120), faults.raised
             with pytest.raises(EngineFailure):
                 running.check()
         running.end()
-        thread.join(30)  # that of the time limit interrupts the call itself if it must
+        thread.join(120)  # that of the time limit interrupts the call itself if it must
         if not faults.raised:
             break
     assert at > 3
@@ -262,7 +262,7 @@ def test_the_thread_that_interrupts_starts_again_after_an_exception(
     monkeypatch.setattr(running, "_interrupt", fail_once)
     with running.tagged(spark.session()):
         running.stop("it was cancelled")
-        assert spark.by_other.wait(30)
+        assert spark.by_other.wait(120)
     running.end()
     assert deaths.counts() == {"query end": 1}
 
@@ -283,7 +283,7 @@ def test_a_report_that_raised_is_made_again(
     running, spark = RunningCall(report), Interrupted()
     with running.tagged(spark.session()):
         running.stop("it was cancelled")
-        assert reported.wait(30)
+        assert reported.wait(120)
     running.end()
     assert deaths.counts() == {"query end": 1}
 

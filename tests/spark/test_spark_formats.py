@@ -65,7 +65,7 @@ def server_of_pipelines(tmp_path: Path) -> Iterator[SparkServer]:
     options = replace(server_options(tmp_path / "spark"), conf=conf)
     server = SparkServer(options, SystemClock(), os.environ)
     server.start()
-    server.wait_ready(120)
+    server.wait_ready(240)
     yield server
     server.stop(0.2)
 
@@ -77,7 +77,7 @@ def run_pipeline(folder: Path, remote: str) -> None:
         env={**os.environ, "SPARK_REMOTE": remote},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -89,6 +89,7 @@ def messages(spark: SparkSession, url: str, topic: str) -> list[dict[str, object
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(900)  # half a minute, if nothing else runs
 def test_the_example_of_a_pipeline_runs(
     spark: SparkSession,
     server_of_pipelines: SparkServer,

@@ -367,7 +367,7 @@ def test_a_leftover_is_killed_and_nobody_else(tmp_path: Path) -> None:
             assert process.stdout is not None
             process.stdout.readline()
         assert kill_leftover(tmp_path / "run") == [mine.pid]
-        assert mine.wait(10) == -9
+        assert mine.wait(120) == -9
         assert other.poll() is None
         other.kill()
 

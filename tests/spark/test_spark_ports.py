@@ -111,7 +111,7 @@ def test_a_classic_session_has_a_secret_for_each_start_that_its_ports_ask_for() 
         worker_answers = as_somebody_else(WORKER_CLIENT, sorted(of_workers))
         process.stdin.close()
         text, *secrets = process.stdout.read().splitlines()
-        assert process.wait(60) == 0
+        assert process.wait(120) == 0
     assert text == "${env:PATH}"
     assert len(set(secrets)) == len(secrets) == 2
     assert all(len(bytes.fromhex(secret)) == 32 for secret in secrets)

@@ -545,7 +545,7 @@ def test_what_was_cancelled_gives_its_cores_back(sessions: SparkSessions, statem
             for turn in range(5):
                 queries = [SqlQuery(statement, query_id=name) for name in ("one", "other")]
                 runs = [pool.submit(service.query, query) for query in queries]
-                assert all(tables.asked.acquire(timeout=60) for _ in runs)
+                assert all(tables.asked.acquire(timeout=120) for _ in runs)
                 for _ in range(4 * turn):
                     assert sessions.get().range(1).schema  # needs no core
                 for query, run in zip(queries, runs, strict=True):
@@ -553,7 +553,7 @@ def test_what_was_cancelled_gives_its_cores_back(sessions: SparkSessions, statem
                     with pytest.raises(EngineFailure, match="it was cancelled"):
                         run.result()
                 assert ask(service, "SELECT count(*) FROM range(0, 100, 1, 2)") == [(100,)]
-                assert tables.asked.acquire(timeout=60)
+                assert tables.asked.acquire(timeout=120)
     finally:
         service.close()
 
@@ -566,7 +566,7 @@ def test_cancelling_ends_one_query_alone(sessions: SparkSessions) -> None:
         with ThreadPoolExecutor(2) as pool:
             mine = pool.submit(service.query, SqlQuery(ENDLESS, query_id="mine"))
             other = pool.submit(service.query, SqlQuery(ENDLESS, query_id="other"))
-            assert all(tables.asked.acquire(timeout=60) for _ in (mine, other))
+            assert all(tables.asked.acquire(timeout=120) for _ in (mine, other))
             assert service.cancel("mine")
             with pytest.raises(EngineFailure, match="it was cancelled"):
                 mine.result()
@@ -602,7 +602,7 @@ def test_a_stop_lets_queries_end_then_ends_those_that_do_not_and_refuses_new_one
     try:
         with ThreadPoolExecutor(1) as pool:
             endless = pool.submit(service.query, SqlQuery(ENDLESS, query_id="endless"))
-            assert tables.asked.acquire(timeout=60)
+            assert tables.asked.acquire(timeout=120)
             service.finish(0.01)
             with pytest.raises(EngineUnavailable, match="Penstock was stopped; try again"):
                 ask(service, "SELECT 1")

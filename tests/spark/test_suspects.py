@@ -135,7 +135,7 @@ def test_of_suspects_one_runs_at_a_time_and_the_next_end_is_attributed_to_it() -
         server.run(GOOD, ends=False)
         server.suspects.ended(BOMB, (), since_s)
         raise Lost
-    thread.join(30)
+    thread.join(120)
     assert not errors
     with pytest.raises(InvalidRequest):
         server.run(BOMB, ends=True)
@@ -149,7 +149,7 @@ def test_a_suspect_waits_a_limited_time_for_its_turn() -> None:
     with server.suspects.admitted(SLOW):
         thread, errors = in_thread(server, BOMB)
         server.clock.advance(TURN_WAIT_S)
-        thread.join(30)
+        thread.join(120)
     assert isinstance(errors[0], EngineUnavailable)
 
 
@@ -222,8 +222,9 @@ NO_MEMORY = EngineLost("Spark was lost: java.lang.OutOfMemoryError: Java heap sp
 def test_a_spark_whose_port_closes_a_moment_after_its_calls_failed_has_ended(
     error: EngineLost, without_wait: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if without_wait:  # only an error for lack of memory makes it wait
-        monkeypatch.setattr(spark_sessions, "ENDING_S", 0.0)
+    # Only an error for lack of memory makes it wait without that time.
+    monkeypatch.setattr(spark_sessions, "ENDING_S", 0.0 if without_wait else 120.0)
+    monkeypatch.setattr(spark_sessions, "OUT_OF_MEMORY_S", 120.0)
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
 
         def end() -> None:

@@ -75,5 +75,5 @@ def test_a_call_without_a_thread_does_not_stop_later_ones(
     # On another thread: a call that hangs cannot be ended.
     after = threading.Thread(target=session.sql, args=("SELECT 1",), daemon=True)
     after.start()
-    after.join(20)
+    after.join(120)
     assert not after.is_alive()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,8 @@ import psycopg
 import trustme
 from pydantic import JsonValue
 
+from penstock.core.clock import SystemClock, pause
+from tests.kits.ports_kit import kept_port
 from tests.storage.postgres_server_kit import running_server
 
 PASSWORD = "hush + 'hush'"
@@ -50,7 +51,7 @@ class ReadDatabase:
         return [str(row[0]) for row in found]
 
 
-def encrypt(admin: psycopg.Connection, certificate: trustme.LeafCert) -> None:
+def encrypt(url: str, admin: psycopg.Connection, certificate: trustme.LeafCert) -> None:
     """Have the server offer TLS; it writes the files itself, as they must be its own."""
     chain = b"".join(blob.bytes() for blob in certificate.cert_chain_pems)
     for name, pem in (("crt", chain), ("key", certificate.private_key_pem.bytes())):
@@ -59,14 +60,25 @@ def encrypt(admin: psycopg.Connection, certificate: trustme.LeafCert) -> None:
         admin.execute(command.format(base64.b64encode(pem).decode(), program))
     admin.execute("ALTER SYSTEM SET ssl = on")
     admin.execute("SELECT pg_reload_conf()")
+    # The server reads its settings a moment later; a connection has those of its start.
+    clock = SystemClock()
+    until_s = clock.monotonic_s() + 120
+    while _setting(url, "ssl") != "on":
+        assert clock.monotonic_s() < until_s, "PostgreSQL does not offer TLS"
+        pause(clock, 0.02)
+
+
+def _setting(url: str, name: str) -> object:
+    """Return a setting of a new connection."""
+    with psycopg.connect(url) as connection:
+        row = connection.execute(psycopg.sql.SQL("SHOW {}").format(psycopg.sql.Identifier(name)))
+        return row.fetchone()[0]
 
 
 @contextmanager
 def running_database(binaries: Path) -> Iterator[ReadDatabase]:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    with running_server(binaries, port) as server:
+    # A port that is only looked for may be that of another connection before the server has it.
+    with kept_port() as port, running_server(binaries, port) as server:
         url = server.url.replace("+psycopg", "")
         with psycopg.connect(url, autocommit=True) as admin:
             for role in ("owner", "reader"):
@@ -76,7 +88,7 @@ def running_database(binaries: Path) -> Iterator[ReadDatabase]:
             admin.execute("GRANT reader TO owner WITH ADMIN OPTION")
             admin.execute("CREATE DATABASE shop OWNER owner")
             authority = trustme.CA()
-            encrypt(admin, authority.issue_cert("127.0.0.1"))
+            encrypt(url, admin, authority.issue_cert("127.0.0.1"))
         made = ReadDatabase(port, authority)
         made.execute("ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO reader")
         try:

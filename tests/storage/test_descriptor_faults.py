@@ -102,5 +102,5 @@ def test_sync_threads_that_cannot_start_leave_no_thread(
         SyncThreads(clock=SystemClock(), name="faulty")
     for one in threading.enumerate():
         if one.name.startswith("faulty"):
-            one.join(30)
+            one.join(120)
             assert not one.is_alive(), one.name

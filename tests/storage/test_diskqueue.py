@@ -399,13 +399,13 @@ def test_waiting_appends_share_fsyncs(tmp_path):
         def fsync_folder(self, folder):
             if folder.endswith("queue"):
                 begun.set()
-                assert everyone_waits.wait(30)
+                assert everyone_waits.wait(120)
             super().fsync_folder(folder)
 
     begun, everyone_waits = threading.Event(), threading.Event()
     queue = DiskQueue.open(str(tmp_path / "queue"), fs=CountingFileSystem())
     first = queue.request_sync()
-    assert begun.wait(30)
+    assert begun.wait(120)
     with ThreadPoolExecutor(16) as pool:
         appends = [pool.submit(queue.append, [b"%d" % n], durable=True) for n in range(16)]
         while len(queue._syncer._waiters) < 16:
@@ -617,7 +617,7 @@ def test_retention_stops_where_the_queue_is_closed(tmp_path):
             super().fsync_folder(folder)
             if self.deleted:
                 self.deleting.set()
-                assert self.closing.wait(30)
+                assert self.closing.wait(120)
 
     disk = Watched()
     chosen = DiskQueueOptions(max_bytes_per_file=300, retention_bytes=0, sync_interval_ms=60_000)
@@ -628,7 +628,7 @@ def test_retention_stops_where_the_queue_is_closed(tmp_path):
     before = queue.statistics().log_files
     with ThreadPoolExecutor(2) as pool:
         retaining = pool.submit(queue.retention.retain, 0)
-        assert disk.deleting.wait(30)
+        assert disk.deleting.wait(120)
         closing = pool.submit(queue.close)
         while True:  # until the close has begun
             try:
@@ -638,8 +638,8 @@ def test_retention_stops_where_the_queue_is_closed(tmp_path):
         assert not closing.done()
         disk.closing.set()
         with pytest.raises(Closed):
-            retaining.result(30)
-        closing.result(30)
+            retaining.result(120)
+        closing.result(120)
     assert disk.deleted == 1
     with DiskQueue.open(str(tmp_path), chosen) as again:
         assert again.statistics().log_files == before - 1

@@ -157,7 +157,7 @@ def test_appends_go_on_while_a_file_is_deleted() -> None:
         def unlink(self, path: str) -> None:
             if path.endswith(".log"):
                 self.deleted += 1
-                assert appender.submit(queue.append, [b"meanwhile"]).result(timeout=10)
+                assert appender.submit(queue.append, [b"meanwhile"]).result(timeout=120)
             super().unlink(path)
 
     fs = SlowDelete()

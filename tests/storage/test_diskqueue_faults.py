@@ -364,7 +364,7 @@ def test_a_block_that_could_not_be_cut_off_is_cut_off_without_another_append(
         with pytest.raises(Unavailable, match="I/O error"):
             queue.append([b"refused"])
         monkeypatch.setattr(OsAppendFile, "writev", writev)
-        assert is_cut.wait(30)
+        assert is_cut.wait(120)
     finally:
         queue.close()
     assert [len(one.messages) for one in read_range(folder, 0, 9)] == [1]

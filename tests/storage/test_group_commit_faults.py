@@ -64,8 +64,8 @@ class Queue:
 def settle(clock: VirtualClock, threads: SyncThreads) -> None:
     called = threading.Event()
     threads.call_at(clock.monotonic_s(), called.set)
-    assert called.wait(30)
-    threads._workers.submit(called.set).result(30)  # there is one worker
+    assert called.wait(120)
+    threads._workers.submit(called.set).result(120)  # there is one worker
 
 
 def append(queue: Queue) -> None:

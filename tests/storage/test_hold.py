@@ -117,19 +117,19 @@ def test_a_deletion_under_way_is_over_before_a_hold_begins(root: Path, clock, mo
 
     def slow(self: OsFileSystem, name: str) -> None:
         looked.set()
-        assert go_on.wait(30)
+        assert go_on.wait(120)
         plain(self, name)
 
     monkeypatch.setattr(OsFileSystem, "unlink", slow)
     deleting = threading.Thread(target=fs.unlink, args=(path,))
     deleting.start()
-    assert looked.wait(30)
+    assert looked.wait(120)
     beginning = threading.Thread(target=lambda: (hold.begin(), begun.set()))
     beginning.start()
     assert not begun.wait(0.05)
     go_on.set()
-    deleting.join(30)
-    beginning.join(30)
+    deleting.join(120)
+    beginning.join(120)
     assert begun.is_set()
     assert not Path(path).exists()
     assert held(root) == {}

@@ -97,11 +97,11 @@ def test_two_writers_that_block_each_other_both_come_through(database: Database)
         def work(connection: Connection) -> None:
             runs[mine] += 1
             if runs[mine] > 1:
-                one_is_through.wait(30)
+                one_is_through.wait(120)
             add = text("UPDATE account SET n = n + 1 WHERE id = :id")
             connection.execute(add, {"id": mine})
             if runs[mine] == 1:
-                both_hold_one.wait(30)
+                both_hold_one.wait(120)
             connection.execute(add, {"id": 3 - mine})
 
         database.write(work)
@@ -109,6 +109,6 @@ def test_two_writers_that_block_each_other_both_come_through(database: Database)
 
     with ThreadPoolExecutor(2) as threads:
         for one in [threads.submit(writer, 1), threads.submit(writer, 2)]:
-            one.result(60)
+            one.result(120)
     assert sorted(runs.values()) == [1, 2], "one was ended and ran again"
     assert rows(database) == [(1, 2), (2, 2)]

@@ -229,7 +229,7 @@ def test_a_write_in_flight_is_over_before_the_next_term_begins(database_url, clo
 
         def slow_write(connection) -> None:
             inside.set()
-            assert go_on.wait(20)
+            assert go_on.wait(120)
             connection.execute(text("UPDATE penstock_revision SET revision = 77"))
             order.append("old leader wrote")
 
@@ -241,7 +241,7 @@ def test_a_write_in_flight_is_over_before_the_next_term_begins(database_url, clo
         guarded = one.under(term)
         writer = threading.Thread(target=lambda: guarded._database.write(slow_write))
         writer.start()
-        assert inside.wait(20)
+        assert inside.wait(120)
         clock.ms += 1001
         successor = threading.Thread(target=take_over)
         successor.start()

@@ -56,7 +56,7 @@ def test_plans_that_were_replaced_do_not_pile_up() -> None:
 
 
 def test_work_runs_beside_other_work_and_none_is_lost() -> None:
-    met = threading.Barrier(3, timeout=30)
+    met = threading.Barrier(3, timeout=120)
     done: list[int] = []
 
     def work() -> None:
@@ -94,7 +94,7 @@ def test_without_its_threads_it_cannot_be_made(monkeypatch: pytest.MonkeyPatch, 
             SyncThreads(clock=SystemClock())
     for thread in set(threading.enumerate()) - before:
         if thread.name.startswith("sync_"):
-            thread.join(30)
+            thread.join(120)
     assert not [one for one in threading.enumerate() if one not in before and one.is_alive()]
 
 
@@ -105,7 +105,7 @@ def test_no_thread_is_needed_once_it_was_made(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(threading.Thread, "start", _no_thread)
         has_run = threading.Event()
         threads.run(has_run.set)
-        assert has_run.wait(30)
+        assert has_run.wait(120)
         threads.call_at(2.0, lambda: done.append("called"))
         clock.wait_for_waiting(1)
         clock.advance(2.0)
@@ -170,12 +170,12 @@ def test_what_no_thread_could_sync_is_synced_after_the_interval(
             patched.setattr(threading.Thread, "start", _no_thread)
             syncer.wrote(1)
             assert not passes
-            assert syncer.request().result(timeout=30) == 1  # here, on the caller's thread
+            assert syncer.request().result(timeout=120) == 1  # here, on the caller's thread
             syncer.wrote(1)
         syncer.wrote(1)
         clock.wait_for_waiting(1)
         clock.advance(1.0)
-        assert second.wait(30)
+        assert second.wait(120)
         syncer.close()
 
 

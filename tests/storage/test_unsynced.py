@@ -23,7 +23,7 @@ class Disk:
 
     def sync(self) -> int:
         self.begun.release()
-        assert self.answers.acquire(timeout=30)
+        assert self.answers.acquire(timeout=120)
         if self.error is not None:
             raise self.error
         return 0
@@ -64,16 +64,16 @@ def test_age_counts_from_the_first_append_until_it_is_synced(
     assert shared.unsynced.age_s() == 1.5
     clock.wait_for_waiting(1)
     clock.advance(0.5)  # a pass begins, and takes its time
-    assert disk.begun.acquire(timeout=30)
+    assert disk.begun.acquire(timeout=120)
     queue.wrote(1)
     clock.advance(3.0)
     assert shared.unsynced.age_s() == 5.0
     asked = queue.request()  # of the next pass
     disk.answers.release()
-    assert disk.begun.acquire(timeout=30)
+    assert disk.begun.acquire(timeout=120)
     assert shared.unsynced.age_s() == 3.0  # of what was appended meanwhile
     disk.answers.release()
-    asked.result(30)
+    asked.result(120)
     assert shared.unsynced.age_s() == 0
     disk.answers.release()
     queue.close()
@@ -86,15 +86,15 @@ def test_a_pass_that_fails_makes_nothing_younger(clock: VirtualClock, shared: Sy
     queue.wrote(1)
     clock.advance(1.0)
     asked = queue.request()
-    assert disk.begun.acquire(timeout=30)
+    assert disk.begun.acquire(timeout=120)
     disk.answers.release()
     with pytest.raises(Unavailable):
-        asked.result(30)
+        asked.result(120)
     clock.advance(0.5)
     assert shared.unsynced.age_s() == 1.5
     disk.error = None
     disk.answers.release()
-    queue.request().result(30)
+    queue.request().result(120)
     assert shared.unsynced.age_s() == 0
     queue.close()
 
@@ -109,7 +109,7 @@ def test_data_that_is_too_old_raises_the_alarm_again_and_again(
     queue.wrote(1)
     clock.wait_for_waiting(1)
     clock.advance(2.0)
-    assert disk.begun.acquire(timeout=30)  # the disk hangs
+    assert disk.begun.acquire(timeout=120)  # the disk hangs
     clock.wait_for_waiting(1)
     clock.advance(17.9)
     assert data.sync_failure() is None
@@ -145,11 +145,11 @@ def test_the_alarm_is_not_raised_for_data_that_is_synced_in_time(
         queue.wrote(1)
         clock.wait_for_waiting(1)
         clock.advance(2.0)
-        assert disk.begun.acquire(timeout=30)
+        assert disk.begun.acquire(timeout=120)
         asked = queue.request()
         disk.answers.release(2)
-        asked.result(30)
-        disk.begun.acquire(timeout=30)
+        asked.result(120)
+        disk.begun.acquire(timeout=120)
     queue.close()
     assert _alarms(caplog) == []
 
@@ -208,7 +208,7 @@ def test_an_append_that_is_interrupted_while_it_plans_the_check_does_not_end_the
             shared.unsynced.synced("a", None)
             clock.wait_for_waiting(1)
             clock.advance(shared.unsynced.limit_s)
-            assert checked.acquire(timeout=30)  # All is synced: it plans no other check.
+            assert checked.acquire(timeout=120)  # All is synced: it plans no other check.
             clock.wait_for_waiting(1)
 
         shared.between = between
@@ -216,7 +216,7 @@ def test_an_append_that_is_interrupted_while_it_plans_the_check_does_not_end_the
         shared.note_append("a", clock.monotonic_s())
         clock.wait_for_waiting(1)
         clock.advance(shared.unsynced.limit_s)
-        assert checked.acquire(timeout=30)
+        assert checked.acquire(timeout=120)
 
 
 def test_without_memory_for_a_plan_the_next_append_plans_the_check(
@@ -251,7 +251,7 @@ def test_an_append_during_a_check_starts_no_second_chain_of_checks(
         clock.wait_for_waiting(1)
         assert len(shared._planned) == 1
         clock.advance(shared.unsynced.limit_s)
-        assert checks.acquire(timeout=30)
+        assert checks.acquire(timeout=120)
         clock.wait_for_waiting(1)
     assert not checks.acquire(blocking=False)
 
