@@ -26,15 +26,14 @@ from tests.kits.ports_kit import kept_port
 
 MINUTES = float(os.environ.get("PENSTOCK_KILLS_MINUTES", "0.3"))
 
-# To deliver what is left, one message after the other, on a machine under load.
-DRAIN_S = 240.0
-
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900 + MINUTES * 60)]
 
 # The journal of a channel may be a tenth of a second behind; the rest is for a machine under load.
 MARGIN_S = 2.0
 EARLY_S = 0.05
 DELAY_MS = 1_500
+# To deliver what is left, one message after the other, on a machine under load.
+DRAIN_S = 240.0
 
 PROGRAM = """
 import sys
