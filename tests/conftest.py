@@ -23,6 +23,7 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 from penstock.core.threads import DEATHS, Deaths
+from tests.kits.ports_kit import kept_port
 
 if TYPE_CHECKING:
     from penstock.testing.server import LocalPenstock
@@ -65,6 +66,10 @@ os.environ.setdefault("PENSTOCK_SPARK_JAVA_OPTIONS", f"{JAVA_OPTIONS} {INTERPRET
 
 # A second JVM for queries is tested where it matters; elsewhere its start would only cost time.
 os.environ.setdefault("PENSTOCK_QUERY_MEMORY", "none")
+
+# Each process would else have an order of sets of its own, and with it other runs of the simulated
+# cluster than `make simulate`: what failed could not be repeated. For the processes of `make test`.
+os.environ.setdefault("PYTHONHASHSEED", "0")
 
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "dev")
 settings.load_profile(PROFILE)
@@ -340,9 +345,6 @@ def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def flight_address() -> Iterator[str]:
     """Address at which `shared_penstock` serves Flight SQL."""
-    # Here, because most processes of a test run need none of it.
-    from tests.kits.ports_kit import kept_port
-
     with kept_port() as port:
         yield f"127.0.0.1:{port}"
 
