@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    ConsoleMessage,
+    Page,
+    Request,
+    Response,
+    expect,
+    sync_playwright,
+)
 
 # It runs as root in a container, and asks nobody for updates.
 ARGUMENTS = [
@@ -34,6 +42,7 @@ def started_browser() -> Iterator[Browser]:
     if path is None:
         assert "CI" not in os.environ, "no Chromium found: run scripts/setup browser"
         pytest.skip("no Chromium found: run scripts/setup browser")
+    expect.set_options(timeout=TIMEOUT_MS)
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(
             executable_path=path, args=ARGUMENTS, timeout=TIMEOUT_MS

@@ -68,7 +68,6 @@ class Console(Tab):
     def __init__(self, browser: Browser, address: str, **options: object) -> None:
         self.context = browser.new_context(**options)  # type: ignore[arg-type]
         self.context.set_default_timeout(TIMEOUT_MS)
-        expect.set_options(timeout=TIMEOUT_MS)
         super().__init__(self.context.new_page())
         self.address = address
         self._expected = list(EXCEPTIONS)
