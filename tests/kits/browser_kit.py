@@ -6,6 +6,7 @@ Its shell without windows is preferred: the same engine, and a page costs half t
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,6 +86,23 @@ class Tab:
         page.on("pageerror", lambda error: self.reports.append(str(error)))
         page.on("request", self._on_request)
         page.on("response", self._on_response)
+
+    def note_texts(self, selector: str) -> None:
+        """Keep all texts that an element has from now on, also those of a moment."""
+        self.page.evaluate(
+            """selector => {
+                const shown = document.querySelector(selector);
+                const note = () => document.body.dataset.noted += ` ${shown.textContent}`;
+                new MutationObserver(note).observe(shown, {
+                    childList: true, characterData: true, subtree: true
+                });
+            }""",
+            selector,
+        )
+
+    def has_noted(self, text: str) -> None:
+        """Wait until the element has had a text since `note_texts`."""
+        expect(self.page.locator("body")).to_have_attribute("data-noted", re.compile(text))
 
     def _on_console(self, message: ConsoleMessage) -> None:
         self.reports.append(f"{message.type}: {message.text}")
