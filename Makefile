@@ -24,8 +24,7 @@ demo: .venv/.ready-demo  ## A year of flights in as events, out as SQL answers (
 	@.venv/bin/penstock demo $(ARGS)
 
 # The class archive of Spark may be gone since the set-up: the cache keeps three. Without it, each JVM
-# that a test starts takes eight more seconds of CPU time. Sets have the same order in each run, so
-# that a failure comes again.
+# that a test starts takes eight more seconds of CPU time.
 test: .venv/.ready-dev  ## Every test of behaviour, from nothing
 	@scripts/setup postgres
 	@scripts/setup zookeeper
@@ -34,7 +33,7 @@ test: .venv/.ready-dev  ## Every test of behaviour, from nothing
 	@scripts/setup conformance
 	@scripts/setup wheel
 	@.venv/bin/penstock internal prepare-spark || echo "penstock setup: Spark has no class archive, so the tests take longer" >&2
-	@PYTHONHASHSEED=0 $(PY) -m pytest -n 6 --no-loadscope-reorder --maxfail 10 -m "not lint" $(ARGS)
+	@$(PY) -m pytest -n 6 --no-loadscope-reorder --maxfail 10 -m "not lint" $(ARGS)
 
 test-fast: .venv/.ready-dev  ## The tests that need neither Spark, PostgreSQL nor processes
 	@$(PY) -m pytest -m "not spark and not postgres and not system and not conformance" $(ARGS)

@@ -6,6 +6,7 @@ Its shell without windows is preferred: the same engine, and a page costs half t
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,15 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    ConsoleMessage,
+    Page,
+    Request,
+    Response,
+    expect,
+    sync_playwright,
+)
 
 # It runs as root in a container, and asks nobody for updates.
 ARGUMENTS = [
@@ -34,6 +43,7 @@ def started_browser() -> Iterator[Browser]:
     if path is None:
         assert "CI" not in os.environ, "no Chromium found: run scripts/setup browser"
         pytest.skip("no Chromium found: run scripts/setup browser")
+    expect.set_options(timeout=TIMEOUT_MS)
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(
             executable_path=path, args=ARGUMENTS, timeout=TIMEOUT_MS
@@ -76,6 +86,23 @@ class Tab:
         page.on("pageerror", lambda error: self.reports.append(str(error)))
         page.on("request", self._on_request)
         page.on("response", self._on_response)
+
+    def note_texts(self, selector: str) -> None:
+        """Keep all texts that an element has from now on, also those of a moment."""
+        self.page.evaluate(
+            """selector => {
+                const shown = document.querySelector(selector);
+                const note = () => document.body.dataset.noted += ` ${shown.textContent}`;
+                new MutationObserver(note).observe(shown, {
+                    childList: true, characterData: true, subtree: true
+                });
+            }""",
+            selector,
+        )
+
+    def has_noted(self, text: str) -> None:
+        """Wait until the element has had a text since `note_texts`."""
+        expect(self.page.locator("body")).to_have_attribute("data-noted", re.compile(text))
 
     def _on_console(self, message: ConsoleMessage) -> None:
         self.reports.append(f"{message.type}: {message.text}")

@@ -68,7 +68,6 @@ class Console(Tab):
     def __init__(self, browser: Browser, address: str, **options: object) -> None:
         self.context = browser.new_context(**options)  # type: ignore[arg-type]
         self.context.set_default_timeout(TIMEOUT_MS)
-        expect.set_options(timeout=TIMEOUT_MS)
         super().__init__(self.context.new_page())
         self.address = address
         self._expected = list(EXCEPTIONS)
@@ -93,22 +92,6 @@ class Console(Tab):
                 editor.press("Enter")
             editor.press_sequentially(line)
             editor.press("Escape")  # closes the completion, which the next line would accept
-
-    def notes_connections(self) -> None:
-        """Keep all states of the connection, also short ones, for `has_noted`."""
-        self.page.evaluate(
-            """() => {
-                const shown = document.querySelector(".connection");
-                const note = () => document.body.dataset.noted += ` ${shown.textContent}`;
-                new MutationObserver(note).observe(shown, {
-                    childList: true, characterData: true, subtree: true
-                });
-            }"""
-        )
-
-    def has_noted(self, text: str) -> None:
-        """Wait until the connection has had a state since `notes_connections`."""
-        expect(self.page.locator("body")).to_have_attribute("data-noted", re.compile(text))
 
     def expect(self, method: str, status: int, path: str, reason: str) -> None:
         """Expect answers with an error that only this test provokes; `path` is a pattern."""

@@ -139,7 +139,7 @@ class ServedFlow:
             registry=ProcessorRegistry({**BUILTIN, **KINDS}),
             new_uuid=lambda: f"u{next(numbers)}",
             environment={"SHOP_PASSWORD": "hunter2"},
-            # `Hangs` takes so long; the others must stop in time on a machine under load, too.
+            # `Hangs` takes all of this time; the others stop within it, on a slow machine, too.
             options=ControllerOptions(stop_limit_s=5.0, close_limit_s=1.0),
         )
         self.apply(text)

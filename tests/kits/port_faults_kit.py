@@ -10,33 +10,20 @@ from types import ModuleType
 
 import pytest
 
-from penstock.core.clock import SystemClock, pause
 from penstock.core.errors import PenstockError
 from tests.harness.call_faults_kit import FAULTS, Faults
 
-# Threads of earlier tests may open a file at any moment, and close it soon.
-_CLOSED_WITHIN_S = 10.0
-_LOOK_S = 0.05
 
+def open_descriptors() -> frozenset[tuple[str, Path]]:
+    """Return the open descriptors of this process: the number, and what it is open on.
 
-def open_descriptors() -> frozenset[tuple[str, str]]:
-    """Return the descriptors of this process, each with what it is open on."""
-    found = []
-    for one in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # another thread closed it
-            found.append((one.name, str(one.readlink())))
+    Compare by what is new: the garbage collector may close those of earlier tests at any moment.
+    """
+    found: set[tuple[str, Path]] = set()
+    for one in list(Path("/proc/self/fd").iterdir()):
+        with suppress(FileNotFoundError):  # that of the list itself, or another thread closed it
+            found.add((one.name, one.readlink()))
     return frozenset(found)
-
-
-def left_open(before: frozenset[tuple[str, str]]) -> frozenset[tuple[str, str]]:
-    """Return the descriptors that are open now, were not before, and stay open."""
-    clock = SystemClock()
-    until_s = clock.monotonic_s() + _CLOSED_WITHIN_S
-    found = open_descriptors() - before
-    while found and clock.monotonic_s() < until_s:
-        pause(clock, _LOOK_S)
-        found &= open_descriptors()
-    return found
 
 
 def open_below(folder: Path) -> int:
@@ -82,7 +69,8 @@ def check_at_each_call(
             before = open_descriptors()
             with faults.armed(error, at), suppress(PenstockError):
                 operation()
-            assert not left_open(before), f"{error.__name__} at {faults.raised}"
+            left = open_descriptors() - before
+            assert not left, f"{error.__name__} at {faults.raised}: {left}"
             check()
             if not faults.raised:
                 break

@@ -1,4 +1,4 @@
-"""Ports that stay free for a server that starts later, or again."""
+"""Ports for servers that cannot be given a socket."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def kept_port() -> Iterator[int]:
-    """Keep a port of this host free for one server until the end of the block.
+    """Keep a port of this host free for a server that starts later, so that others know it before.
 
-    A port that is only looked up can be taken by any other process before the server listens. The
-    server must set SO_REUSEADDR, as all servers of Python, Java and gRPC do.
+    A port that is only looked for may be taken by another program before the server listens.
     """
     with socket.socket() as keeper:
         # With this option a server that has it, too, may listen at a port that is only bound.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import subprocess
 import sys
@@ -206,6 +207,24 @@ def test_what_a_killed_router_left_is_deleted_by_the_next_one(tmp_path: Path) ->
     assert len(list(root.iterdir())) == 1
     following.close()
     assert list(root.iterdir()) == []
+
+
+def test_an_answer_that_ends_while_sizes_are_summed_up_does_not_count(
+    folder: AnswerFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, ended = target_of(folder), target_of(folder)
+    for target in (kept, ended):
+        assert spill(target, 0, [rows(0, 10)]).rows == 10
+    scan = os.scandir
+
+    def scan_late(place: object) -> object:
+        if str(place) == ended.folder:
+            answer_files.delete_answer(Path(ended.folder))
+        return scan(place)  # type: ignore[call-overload]
+
+    before = used_bytes(Path(kept.folder), depth=1)
+    monkeypatch.setattr(os, "scandir", scan_late)
+    assert used_bytes(folder.root) == before > 0
 
 
 def test_a_folder_that_cannot_be_written_says_so(

@@ -15,7 +15,7 @@ from penstock.storage.disk import OsFileSystem, OsFolderLock
 from penstock.storage.filesystem import AppendFile, FolderLock, ReadFile
 from penstock.storage.queue.group_commit import SyncThreads
 from tests.harness.call_faults_kit import Faults
-from tests.kits.port_faults_kit import check_at_each_call, left_open, open_descriptors
+from tests.kits.port_faults_kit import check_at_each_call, open_descriptors
 
 FS = OsFileSystem()
 OPENS: dict[str, Callable[[str], AppendFile | ReadFile | FolderLock]] = {
@@ -54,7 +54,7 @@ def test_no_lack_of_memory_leaves_a_descriptor_open(tmp_path: Path, name: str) -
     FS.create(path).close()
     before = open_descriptors()
     while opened is None:
-        assert not left_open(before), faults.raised
+        assert not open_descriptors() - before, faults.raised
         with faults.armed_inside([disk.__name__, filesystem.__name__], MemoryError, at):
             opened = OPENS[name](path)
         at += 1
@@ -66,7 +66,7 @@ def test_a_folder_that_cannot_be_read_as_a_file_is_closed(tmp_path: Path) -> Non
     before = open_descriptors()
     with pytest.raises(Exception, match="is a folder"):
         FS.open_read(str(tmp_path))
-    assert not left_open(before)
+    assert not open_descriptors() - before
 
 
 def test_a_hold_that_cannot_begin_leaves_no_lock(

@@ -27,7 +27,7 @@ TOKEN: Final = "limited"
 LIMITED_ANSWER_S: Final = 1.0
 """Time limit of a request while the process is limited."""
 # Of a request that is repeated until the process works again.
-_AGAIN_S: Final = 10.0
+_AGAIN_S: Final = 5.0
 _PAUSE_S: Final = 0.02
 
 

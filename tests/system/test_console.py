@@ -349,7 +349,7 @@ def test_a_router_that_is_killed_is_told_until_it_is_back(
     console.open("topics")
     console.shows("clicks")
     started = re.findall(r"router started as process (\d+)", penstock.logs(1_000))
-    console.notes_connections()
+    console.note_texts(".connection")
     os.kill(int(started[-1]), signal.SIGKILL)
     console.has_noted("no answer")
     console.shows("clicks")  # the last answer stays

@@ -19,6 +19,7 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -216,7 +217,7 @@ def pieces(batch: pa.RecordBatch, size_bytes: int, most_rows: int = 0) -> Iterat
 
 def _limit_reached(target: SpillTarget) -> str:
     """Return the limit that the files have reached, empty if none."""
-    if used_bytes(Path(target.folder), "*") > target.bytes_max:
+    if used_bytes(Path(target.folder), depth=1) > target.bytes_max:
         return TOO_LARGE
     disk = os.statvfs(target.root)
     if disk.f_bavail * disk.f_frsize < target.free_bytes_min:
@@ -224,14 +225,17 @@ def _limit_reached(target: SpillTarget) -> str:
     return FULL if used_bytes(Path(target.root)) > target.total_bytes_max else ""
 
 
-def used_bytes(folder: Path, pattern: str = "*/*/*") -> int:
-    """Return the size of the files below a folder; by default the folder of all answers."""
+def used_bytes(folder: Path, depth: int = 3) -> int:
+    """Return the size of the files some levels below a folder; 3: of the folder of all answers."""
     total = 0
-    for path in folder.glob(pattern):
-        try:
-            total += path.stat().st_size
-        except FileNotFoundError:
-            continue  # its answer has ended meanwhile
+    # Answers end meanwhile. `Path.glob` would raise for a folder that is deleted before its turn.
+    with contextlib.suppress(FileNotFoundError, PermissionError), os.scandir(folder) as entries:
+        for entry in entries:
+            if depth == 1:
+                with contextlib.suppress(FileNotFoundError):
+                    total += entry.stat().st_size
+            elif entry.is_dir():
+                total += used_bytes(Path(entry.path), depth - 1)
     return total
 
 
