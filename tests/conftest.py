@@ -29,8 +29,8 @@ from penstock.core.threads import DEATHS, Deaths
 if TYPE_CHECKING:
     from penstock.testing.server import LocalPenstock
 
-# The same examples in each run, so that a change is not rejected for an example that concerns
-# another one. `make soak ARGS="properties"` runs the profile `soak`, seed after seed.
+# The same examples in each run, so that a failure is one of the change at hand, and comes again.
+# `make soak ARGS="properties"` runs the profile `soak`, seed after seed.
 settings.register_profile("dev", max_examples=15, deadline=None, derandomize=True)
 settings.register_profile("soak", max_examples=400, deadline=None)
 
