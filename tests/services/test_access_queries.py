@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pyarrow as pa
@@ -61,7 +60,7 @@ class HeldSql:
             self.ids.remove(query.query_id)
 
     def _run(self, query: SqlQuery) -> SqlResult:
-        assert self.released.wait(120)
+        assert self.released.wait(20)
         if self.error is not None:
             raise self.error
         if self.refuses:
@@ -80,7 +79,7 @@ class HeldSql:
         return query_id in self.ids
 
 
-def audited(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+def audited(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
     """The records of the audit, among what other threads may log."""
     return [json.loads(one.getMessage()) for one in caplog.records if one.name == "penstock.audit"]
 
