@@ -221,7 +221,9 @@ def test_a_limit_of_a_group_and_a_name_change_without_a_stop(world: ControllerWo
     apply(controller, flow)
     controller.start()
     wait_counted(controller, 10)
-    runs = {one.id: one.scheduling.runs for one in controller.status().components}
+    runs = {given: 0}
+    while not runs[given]:  # a run is counted after its FlowFiles are in the queue
+        runs = {one.id: one.scheduling.runs for one in controller.status().components}
     renamed = flow.replace("Make:", "Begin:").replace("Make.success", "Begin.success")
     apply(controller, renamed.replace("name: line", "name: line\nmax_concurrent_tasks: 2"))
     after = {one.id: one for one in controller.status().components}

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
 
 import httpx
 import pyarrow as pa
@@ -86,7 +85,7 @@ class HeldSql:
         return query_id in self.ids
 
 
-def audited(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+def audited(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
     """The records of the audit, among what other threads may log."""
     return [json.loads(one.getMessage()) for one in caplog.records if one.name == "penstock.audit"]
 

@@ -517,7 +517,7 @@ def test_a_request_does_not_wait_for_the_body_of_its_answer() -> None:
 
     with raw_server(answer) as url:
         try:
-            assert post(url, b"[]", {}, 2) == 202
+            assert post(url, b"[]", {}, 30) == 202
         finally:
             is_answered.set()
 

@@ -317,7 +317,7 @@ def reached(port: int) -> socket.socket:
     until_s = time.monotonic() + WAIT_S
     while True:
         try:
-            return socket.create_connection(("127.0.0.1", port), 5)
+            return socket.create_connection(("127.0.0.1", port), 60)
         except ConnectionRefusedError:
             assert time.monotonic() < until_s
             time.sleep(0.02)
