@@ -19,7 +19,7 @@ def open_descriptors() -> frozenset[tuple[str, Path]]:
 
     Compare by what is new: the garbage collector may close those of earlier tests at any moment.
     """
-    found = set()
+    found: set[tuple[str, Path]] = set()
     for one in list(Path("/proc/self/fd").iterdir()):
         with suppress(FileNotFoundError):  # that of the list itself, or another thread closed it
             found.add((one.name, one.readlink()))
