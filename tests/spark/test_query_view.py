@@ -25,7 +25,7 @@ from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSess
 from penstock.spark.sql.service import SqlOptions, SqlQuery, SqlService
 from tests.spark.table_kit import GivenTables
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 WAIT_S = 240.0
 # Enough for a JVM without work, and less than its heap.

@@ -89,7 +89,6 @@ def messages(spark: SparkSession, url: str, topic: str) -> list[dict[str, object
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(900)  # half a minute, if nothing else runs
 def test_the_example_of_a_pipeline_runs(
     spark: SparkSession,
     server_of_pipelines: SparkServer,
