@@ -37,7 +37,6 @@ from tests.harness.event_kit import KeptEvents
 from tests.kits.spark_server_kit import start_server
 from tests.spark.test_spark_sql import FixedTables
 
-# It starts a Spark of its own, whose small heap makes it slow.
 pytestmark = pytest.mark.spark
 
 # Spark needs nearly all of it itself.

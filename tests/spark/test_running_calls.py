@@ -268,10 +268,18 @@ def test_the_thread_that_interrupts_starts_again_after_an_exception(
 
 
 @pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("lag_s", [0.0, 0.2])
 def test_a_report_that_raised_is_made_again(
-    deaths: Deaths, monkeypatch: pytest.MonkeyPatch
+    deaths: Deaths, monkeypatch: pytest.MonkeyPatch, lag_s: float
 ) -> None:
     """The Spark of queries was not ended, and the query kept a core of it."""
+    start = threads.JobTimer.start
+
+    def start_and_lag(timer: threads.JobTimer) -> None:
+        start(timer)
+        timer._thread.join(lag_s)  # it raises before who planned it has noted that
+
+    monkeypatch.setattr(threads.JobTimer, "start", start_and_lag)
     monkeypatch.setattr(running_module, "_IGNORED_AFTER_S", 0.001)
     reported, failures = threading.Event(), [MemoryError("no room")]
 

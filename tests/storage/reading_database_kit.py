@@ -71,8 +71,10 @@ def encrypt(url: str, admin: psycopg.Connection, certificate: trustme.LeafCert) 
 def _setting(url: str, name: str) -> object:
     """Return a setting of a new connection."""
     with psycopg.connect(url) as connection:
-        row = connection.execute(psycopg.sql.SQL("SHOW {}").format(psycopg.sql.Identifier(name)))
-        return row.fetchone()[0]
+        show = psycopg.sql.SQL("SHOW {}").format(psycopg.sql.Identifier(name))
+        row = connection.execute(show).fetchone()
+    assert row is not None
+    return row[0]
 
 
 @contextmanager

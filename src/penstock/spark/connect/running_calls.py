@@ -224,7 +224,8 @@ class RunningCall:
             try:
                 self._on_ignored()
             except BaseException:
-                self._ignored = None  # it is planned again
+                with self._mutex:  # who planned it may not have noted it yet
+                    self._ignored = None  # it is planned again
                 raise
 
     def _end_operations(self, session: SparkSession) -> None:
