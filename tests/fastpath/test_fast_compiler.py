@@ -202,7 +202,7 @@ def test_conditions_on_time_bound_the_files(
         ("SELECT date_format(__time, 'MMMM yyyy') FROM wiki", "pattern"),
         ("SELECT date_format(__time, 'dddd') FROM wiki", "pattern"),
         ("SELECT date_format(__time, 'yyyyyyyy') FROM wiki", "pattern"),
-        ("SELECT date_format(__time, \"HH'T''Z'\") FROM wiki", "pattern"),
+        ("SELECT date_format(__time, 'HH''T''''Z''') FROM wiki", "pattern"),
         ("SELECT page LIKE 'a!b' ESCAPE '!' FROM wiki", "pattern"),
         ("SELECT CAST(price AS STRING) FROM wiki", "cast"),
         ("SELECT CAST(price AS DECIMAL(10, 2)) FROM wiki", "cast"),

@@ -47,6 +47,14 @@ def test_names_that_stand_for_each_other_end() -> None:
     read_statement("SELECT a AS b, b AS a, space(a) AS s FROM t")
 
 
+@pytest.mark.parametrize("value", ["concat(a{}, 'b')", "a{} + 1"])
+def test_names_of_deep_values_are_refused_without_a_trace(value: str) -> None:
+    deep = f"{'(' * 30}{value}{')' * 30}"
+    chain = ", ".join(f"{deep.format(n)} AS a{n + 1}" for n in range(55))
+    with pytest.raises(InvalidRequest, match="within each other too deeply"):
+        read_statement(f"SELECT 1 AS a0, {chain}, repeat(a55, a55) AS s")
+
+
 def test_parameters_count() -> None:
     read_statement("SELECT repeat(?, ?)", ["ab", 100])
     with pytest.raises(InvalidRequest, match="levenshtein"):

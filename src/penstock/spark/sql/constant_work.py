@@ -72,7 +72,13 @@ def check_constant_work(
     nodes = [*tree.walk(root)]
     makers = [node for node in nodes if isinstance(node, tree.Call) and _name(node) in _MAKERS]
     sizes = _Sizes(nodes, parameters)
-    made = [(sizes.made(call), call) for call in makers]
+    try:
+        made = [(sizes.made(call), call) for call in makers]
+    except RecursionError:
+        raise InvalidRequest(
+            "the query gives names to values within each other too deeply for its constants to be"
+            " estimated: compute less from one name to the next"
+        ) from None
     costly, limit = _costly(nodes)
     for size, call in made:
         if costly and size > limit:
