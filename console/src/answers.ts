@@ -211,7 +211,7 @@ export interface DatasourcePage {
   found: number;
   datasources: ListedDatasource[];
   /** Over all datasources, if they were asked for. */
-  sums?: { datasources: number; segments: number; bytes: number };
+  sums?: { datasources: number; segments: number; bytes: number; newestRow: string | null };
 }
 
 export interface LookupState {

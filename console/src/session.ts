@@ -2,6 +2,8 @@
 import { signal } from "@preact/signals";
 
 import { ApiError, call, get } from "./api";
+import { forget } from "./browser_memory";
+import { THEME } from "./theme";
 
 export interface Me {
   principal: string;
@@ -29,8 +31,9 @@ export async function askWho(): Promise<boolean> {
   return !mustLogIn.value;
 }
 
-/** Ends the login of this browser, and begins anew. Throws ApiError. */
+/** Ends the login of this browser, forgets what it did, and begins anew. Throws ApiError. */
 export async function logOut(): Promise<void> {
   await call("POST", "/logout");
+  forget([THEME]);
   location.reload(); // no number of the former principal stays
 }

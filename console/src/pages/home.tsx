@@ -31,6 +31,7 @@ const WAITS_SHOWN = 50;
 /** How the topics of dead letters end, unless a spec or a channel names another one. */
 const LETTERS = ".dead-letter";
 const LETTER_TOPICS = 8;
+const LETTER_PARTITIONS = 8;
 const LETTERS_MS = 300_000;
 const BAD_LEVELS = new Set(["WARNING", "ERROR", "CRITICAL"]);
 
@@ -239,7 +240,7 @@ function Pipe({
   const counts = tasks.value?.counts;
   const totals = flow.value?.totals;
   const sums = supervisors.value?.sums;
-  const newest = newestTime(datasources.value);
+  const newest = Date.parse(datasources.value?.sums?.newestRow ?? "");
   const parts: Part[] = [
     {
       title: "Producers",
@@ -294,7 +295,7 @@ function Pipe({
       lines: [
         [counted(datasources.value?.sums?.datasources, "datasource")],
         [size(datasources.value?.sums?.bytes)],
-        ...(newest === undefined ? [] : [[`newest row ${ago(newest, Date.now())}`] as [string]]),
+        ...(Number.isNaN(newest) ? [] : [[`newest row ${ago(newest, Date.now())}`] as [string]]),
       ],
       tone: toneOf(datasources),
     },
@@ -325,11 +326,6 @@ function toneOf(live: Live<unknown>, isBad = false, isWarned = false): Tone {
   if (isRefused(live)) return "idle";
   if (live.error !== undefined || isBad) return "bad";
   return isWarned ? "warn" : "good";
-}
-
-function newestTime(found: DatasourcePage | undefined): number | undefined {
-  const times = (found?.datasources ?? []).map((one) => Date.parse(one.newestRow ?? "")).filter(Number.isFinite);
-  return times.length > 0 ? Math.max(...times) : undefined;
 }
 
 function NewData({ found }: { found: DatasourcePage }): JSX.Element {
@@ -496,7 +492,7 @@ function useNewLetters(): NewLetters[] {
 async function newLetters(topic: TopicRow, stop: AbortSignal): Promise<NewLetters> {
   const timestamp = Date.now() - HOUR_MS;
   const letters = { topic: topic.topic_name, messages: 0, at: 0 };
-  for (let partition = 0; partition < Math.min(topic.partitions, LETTER_TOPICS); partition += 1) {
+  for (let partition = 0; partition < Math.min(topic.partitions, LETTER_PARTITIONS); partition += 1) {
     const params = { topic: topic.topic_name, partition, timestamp, count: 1, body_bytes: 1 };
     const { messages, latest } = await get<Peek>(withParams(`${BROKER}/peek`, params), stop);
     const [first] = messages;
