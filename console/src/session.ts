@@ -3,6 +3,7 @@ import { signal } from "@preact/signals";
 
 import { ApiError, call, get } from "./api";
 import { forget } from "./browser_memory";
+import { link } from "./router";
 import { THEME } from "./theme";
 
 export interface Me {
@@ -35,5 +36,6 @@ export async function askWho(): Promise<boolean> {
 export async function logOut(): Promise<void> {
   await call("POST", "/logout");
   forget([THEME]);
+  history.replaceState(null, "", link([])); // the address may have a statement
   location.reload(); // no number of the former principal stays
 }

@@ -310,6 +310,41 @@ def test_the_answer_to_an_earlier_interval_does_not_replace_that_to_a_later_one(
     expect(page.get_by_role("alert")).to_contain_text("interval")
 
 
+def test_sums_of_another_interval_are_gone_at_once(datasource: Console) -> None:
+    now = datasource.page.evaluate(
+        """async () => {
+          const field = document.querySelector("input.interval");
+          field.value = "2026-01-02/2026-01-03";
+          field.dispatchEvent(new Event("input", { bubbles: true }));
+          for (let turn = 0; turn < 20; turn += 1) await null;  // what was drawn, before any effect
+          return document.querySelector("main").innerText;
+        }"""
+    )
+    assert "2026-01" in now
+    assert "Within it:" not in now
+
+
+def test_a_log_is_continued_byte_by_byte(console: Console, world: OverlordWorld) -> None:
+    (task, *_) = world.peons
+    pieces = [b"one\ntw\xc3", b"\xa9 \xff\nthree", b"\n"]
+    offsets: list[int] = []
+
+    def answer(route: Route) -> None:
+        wanted = int(parse_qs(urlsplit(route.request.url).query)["offset"][0])
+        offsets.append(wanted)
+        at = max(wanted, 0)
+        piece = pieces.pop(0) if pieces else b""
+        route.fulfill(body=piece, headers={"X-Penstock-Log-Offset": str(at)})
+
+    console.page.route("**/log?offset=*&optional=true", answer)
+    console.open(f"tasks/{task}")
+    log = console.page.locator("section", has=console.page.get_by_role("heading", name="Log"))
+    expect(log.locator("pre")).to_have_text("one\ntwé \ufffd\nthree\n", use_inner_text=False)
+    with console.page.expect_request("**/log?offset=*&optional=true"):
+        pass
+    assert offsets[:4] == [-65536, 7, 16, 17]
+
+
 def test_a_lookup_is_shown_refreshed_and_deleted(console: Console) -> None:
     spec = {
         "name": "shops",

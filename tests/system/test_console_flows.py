@@ -15,9 +15,6 @@ from tests.kits.flow_console_kit import BINARY, FLOW, MARKUP, ServedFlow
 
 pytestmark = pytest.mark.system
 
-MORE = FLOW.replace(
-    "groups:", "  Extra: {type: GenerateFlowFile, auto_terminated: success}\ngroups:"
-)
 QUEUE = "Make.success → Refuse"
 
 
@@ -120,6 +117,10 @@ def test_a_group_and_everything_run(console: Console, shop: ServedFlow) -> None:
     button(own, f"terminate the group {MARKUP}").click()
     button(confirm(console, "terminate"), "terminate").click()
     expect(own.get_by_role("alert")).to_contain_text("is stopping: stop it first")
+    # Another group has a card of its own.
+    console.page.evaluate("location.hash = '#/flow?group=none'")
+    expect(card(console, "Group none").get_by_role("alert")).to_have_count(0)
+    expect(card(console, "Group none")).not_to_contain_text("ran once")
     # The page is left and found again: the group is still open.
     console.open("topics")
     console.open("flow")
@@ -136,6 +137,18 @@ def test_an_error_stands_where_it_arose(console: Console, shop: ServedFlow) -> N
     node(console, "Fail").click()
     expect(card(console, "Fail")).to_contain_text(f"cannot read {MARKUP}")
     expect(console.page.locator("main img")).to_have_count(0)
+
+
+def test_an_error_in_a_closed_group_stands_at_the_group(console: Console, shop: ServedFlow) -> None:
+    failing = "Two: {type: Fails, schedule: every 1 hour"
+    shop.apply(FLOW.replace("Two: {type: GenerateFlowFile", failing))
+    shop.flow.start(f"{MARKUP}/Two")
+    console.open("flow")
+    expect(node(console, "Two").locator(".sign")).to_be_visible()
+    button(console.page.locator("main"), f"close {MARKUP}").click()
+    group = node(console, "group of 2")
+    expect(group.locator(".sign")).to_be_visible()
+    expect(group).to_have_accessible_name(re.compile("with warnings or errors"))
 
 
 def test_a_definition_has_its_firings_and_no_secret(console: Console) -> None:
@@ -267,6 +280,20 @@ def test_yaml_is_checked_compared_and_applied(console: Console, shop: ServedFlow
     expect(own).to_contain_text(f"applied as revision {before + 2}")
     console.page.reload()
     expect(own.locator(".cm-content")).to_contain_text("name: shop  # ours")
+
+
+def test_yaml_is_not_applied_before_it_is_checked(console: Console) -> None:
+    console.open("flow?view=yaml")
+    own = card(console, "YAML of shop")
+    expect(own).to_contain_text("this is what runs")
+    replace_yaml(console, "penalty_duration: 1 h", "penalty_duration: 2 h")
+    expect(own).to_contain_text("1 difference")
+    expect(button(own, "apply the YAML")).to_be_enabled()
+    console.page.clock.install()
+    console.page.clock.pause_at(console.page.evaluate("Date.now() + 60_000"))
+    console.page.keyboard.insert_text(" # 2")  # the check begins after a rest, which never ends
+    expect(button(own, "apply the YAML")).to_be_disabled()
+    expect(own).to_contain_text("checking …")
 
 
 def test_yaml_that_removes_a_queue_with_flowfiles_is_refused(

@@ -121,7 +121,7 @@ function Parts({
               status={status}
               at={at}
               search={search}
-              failed={new Set(bulletins.map((one) => one.component))}
+              failed={bulletins}
               selected={part || queue || group}
               onGroup={(path) => {
                 toggle(status, path);
