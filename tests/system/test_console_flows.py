@@ -290,7 +290,7 @@ def test_yaml_is_not_applied_before_it_is_checked(console: Console) -> None:
     expect(own).to_contain_text("1 difference")
     expect(button(own, "apply the YAML")).to_be_enabled()
     console.page.clock.install()
-    console.page.clock.pause_at(console.page.evaluate("Date.now() + 60_000"))
+    console.page.clock.pause_at(console.page.evaluate("Date.now() / 1000 + 60"))
     console.page.keyboard.insert_text(" # 2")  # the check begins after a rest, which never ends
     expect(button(own, "apply the YAML")).to_be_disabled()
     expect(own).to_contain_text("checking …")
