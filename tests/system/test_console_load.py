@@ -276,6 +276,10 @@ def test_errors_of_the_server_are_shown_beside_the_button(console: Console) -> N
     expect(console.page.get_by_role("alert")).to_contain_text("nothing")
 
 
+def answer_with(page: Page, path: str, answer: object) -> None:
+    page.route(path, lambda route: route.fulfill(json=answer))
+
+
 def test_rows_from_before_are_not_those_of_a_new_supervisor(console: Console) -> None:
     body = '{"time": "2026-01-01T00:00:00Z", "id": 9007199254740993}'
     answers: dict[str, object] = {
@@ -286,7 +290,7 @@ def test_rows_from_before_are_not_those_of_a_new_supervisor(console: Console) ->
         "druid/v2/sql": [{"time": "2026-01-01T00:00:00.000Z", "rows": 9}],
     }
     for path, answer in answers.items():
-        console.page.route(f"**/{path}", lambda route, answer=answer: route.fulfill(json=answer))  # type: ignore[misc]
+        answer_with(console.page, f"**/{path}", answer)
     console.page.get_by_label("a topic").check()
     console.page.get_by_label("topic", exact=True).fill("old")
     console.page.get_by_role("button", name="show the rows").click()
