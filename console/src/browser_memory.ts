@@ -1,4 +1,4 @@
-// What the console keeps in the browser. It belongs to a principal, but for the theme: see `forget`.
+// What the console keeps in the browser: it is that of a principal, so a logout forgets it (`session.ts`).
 //
 // A browser may keep nothing, or be full: then a page begins anew each time.
 

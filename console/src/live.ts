@@ -79,7 +79,7 @@ async function open(): Promise<void> {
   };
 }
 
-/** Not when the last user leaves: the next page may want the same path, whose answer is not sent twice. */
+/** Forgets the paths that nobody wants. `leave` keeps them for the next page, because the stream sends an answer once. */
 function forgetUnwanted(): void {
   for (const [path, { wanted }] of watched) if (wanted.length === 0) watched.delete(path);
 }

@@ -115,7 +115,7 @@ class Guarded extends Component<{ children: ComponentChildren }, { error?: Error
   override render(): ComponentChildren {
     const { error } = this.state;
     if (error === undefined) return this.props.children;
-    const text = `the page cannot show an answer of the server (${error.message}): load it again`;
+    const text = `the page cannot show an answer of the server (${error.message}): load the page again`;
     return <ErrorBox error={new Error(text)} />;
   }
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -166,6 +167,32 @@ def test_a_supervisor_shows_its_lag_its_rows_and_what_it_could_not_parse(console
     expect(bad).to_contain_text(HOSTILE)
     console.page.get_by_text("show the spec as JSON").click()
     console.shows('"useEarliestOffset": true')
+
+
+def test_task_groups_are_handed_off_and_reading_continues_elsewhere(console: Console) -> None:
+    page = console.page
+    offsets = [{"partition": number, "offset": 3 + number} for number in range(2)]
+    page.route(
+        "**/penstock/v1/broker/offsets?*", lambda route: route.fulfill(json={"partitions": offsets})
+    )
+    console.open("supervisors/flights")
+    press(page, "hand off task group 0")
+    expect(page.get_by_role("status").filter(has_text="a hand-off begins")).to_be_visible()
+    page.get_by_label("from the time").fill("noon")
+    press(page, "find their offsets")
+    expect(page.get_by_role("alert")).to_contain_text("noon is not a time")
+    page.get_by_label("from the time").fill("2026-11-29 14:00")
+    with page.expect_request("**/penstock/v1/broker/offsets?*") as asked:
+        press(page, "find their offsets")
+    at = dt.datetime(2026, 11, 29, 14, tzinfo=dt.UTC)
+    assert f"timestamp={at.timestamp() * 1000:.0f}" in asked.value.url
+    for number in range(2):
+        field = page.get_by_label(f"from offset of partition {number}")
+        expect(field).to_have_value(str(3 + number))
+    press(page, "continue at “from”")
+    expect(page.get_by_role("dialog")).to_contain_text("7 messages that are not published")
+    confirm(page, "continue at “from”")
+    console.shows("it continues at these offsets")
 
 
 def test_a_supervisor_is_suspended_in_one_tab_and_reset_in_another(

@@ -393,7 +393,9 @@ def test_a_query_that_may_not_be_cancelled_is_not_called_cancelled(console: Cons
         "**/druid/v2/sql/*", lambda route: route.fulfill(status=503, json=reason)
     )
     console.page.get_by_role("button", name="cancel", exact=True).click()
-    expect(console.page.get_by_role("alert")).to_have_text("it may still run: the router restarts")
+    expect(console.page.get_by_role("alert")).to_have_text(
+        "the query may still run: the router restarts"
+    )
 
 
 def test_integers_keep_their_digits(console: Console) -> None:

@@ -200,7 +200,7 @@ export function Sql(): JSX.Element {
     running.end = call("DELETE", `${SQL}/${running.id}`).then(
       () => CANCELLED,
       // 404: it does not run, perhaps because this tab no longer waits for it.
-      (error: ApiError) => (error.status === 404 ? CANCELLED : new Error(`it may still run: ${error.message}`)),
+      (error: ApiError) => (error.status === 404 ? CANCELLED : new Error(`the query may still run: ${error.message}`)),
     );
     running.stop.abort();
   }
