@@ -128,6 +128,31 @@ def test_a_group_and_everything_run(console: Console, shop: ServedFlow) -> None:
     assert shop.flow.applied.wanted.all_running is False
 
 
+QUIET = """\
+name: shop
+processors:
+  Make: {type: GenerateFlowFile, properties: {batch_size: 20000}}
+  End: {type: LogAttribute, auto_terminated: success}
+connections:
+  - {from: Make.success, to: End}
+"""
+
+
+def test_rates_become_zero_when_nothing_moves(console: Console, shop: ServedFlow) -> None:
+    assert shop.flow.queue(QUEUE).drop().wait(10)
+    shop.apply(QUIET)
+    shop.flow.start("End")
+    console.page.clock.install()
+    console.open("flow")
+    end = node(console, "End")
+    expect(end).to_contain_text("FlowFiles/s")
+    shop.flow.run_once("Make")
+    expect(end).to_contain_text(re.compile("[1-9][0-9.,K]* FlowFiles/s"))
+    # The server does not send the same answer again.
+    console.page.clock.fast_forward(60_000)
+    expect(end).to_contain_text(re.compile("[^0-9.,]0 FlowFiles/s"))
+
+
 def test_an_error_stands_where_it_arose(console: Console, shop: ServedFlow) -> None:
     shop.flow.start("Fail")
     console.open("flow")

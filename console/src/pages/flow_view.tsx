@@ -12,7 +12,7 @@ import {
 } from "../flow_graph";
 import type { Layout, Point } from "../flow_layout";
 import { short, size } from "../format";
-import { useRates } from "../rates";
+import { useCountedUntil, useRates } from "../rates";
 import { link, place } from "../router";
 import { ErrorBox, useWidth, type Tone } from "../ui";
 
@@ -50,6 +50,7 @@ export function FlowView({ status, at, search, failed, selected, onGroup }: View
   const [host, width] = useWidth();
   const { layout, error } = useLayout(status, (width || window.innerWidth) < NARROW_PX);
   const rates = useRates();
+  const until = useCountedUntil(at);
   const causes = new Set(status.causes);
   const failedIds = new Set(failed.map((one) => one.component));
   return (
@@ -78,7 +79,7 @@ export function FlowView({ status, at, search, failed, selected, onGroup }: View
                 key={one.id}
                 middle={layout.nodes[one.id]}
                 component={one}
-                rate={rates(one.id, one.in + one.created, at)}
+                rate={rates(one.id, one.in + one.created, until)}
                 isCause={causes.has(one.id)}
                 isFound={search !== "" && one.name.toLowerCase().includes(search.toLowerCase())}
                 hasFailed={failedIds.has(one.id)}

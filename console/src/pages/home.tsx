@@ -18,7 +18,7 @@ import { BROKER, get, withParams } from "../api";
 import { ago, count, counted, duration, exactly, short, size, time } from "../format";
 import { useLive, useLiveKept, type Live } from "../live";
 import { useNewest } from "../newest";
-import { useRates } from "../rates";
+import { useCountedUntil, useRates } from "../rates";
 import { link } from "../router";
 import { Answer, Card, Figure, isRefused, State, Table, type Tone } from "../ui";
 import { HostCard } from "./host";
@@ -71,10 +71,8 @@ export function Home(): JSX.Element {
   const rates = useRates();
   const rate = topics.value && rates("messages", topics.value.message_count, topics.value.at);
   const byteRate = topics.value && rates("bytes", topics.value.message_bytes, topics.value.at);
-  // An answer that has not changed is not sent again: nothing moves then.
-  const isFlowQuiet = Date.now() - flow.at > 3 * SELDOM_S * 1_000;
-  const flowRate =
-    flow.value && rates("flow", flow.value.totals.in + flow.value.totals.created, isFlowQuiet ? Date.now() : flow.at);
+  const flowUntil = useCountedUntil(flow.at);
+  const flowRate = flow.value && rates("flow", flow.value.totals.in + flow.value.totals.created, flowUntil);
   return (
     <>
       <h1>
