@@ -398,6 +398,13 @@ def test_a_query_that_may_not_be_cancelled_is_not_called_cancelled(console: Cons
     )
 
 
+def test_an_editor_that_cannot_be_loaded_is_an_error(console: Console) -> None:
+    console.expect("GET", 503, "/console/editors.js", "the router restarts")
+    console.page.route("**/console/editors.js", lambda route: route.fulfill(status=503))
+    console.open("sql")
+    expect(console.page.get_by_role("alert")).to_contain_text("the editor cannot be loaded")
+
+
 def test_integers_keep_their_digits(console: Console) -> None:
     console.open("sql")
     run(console, "SELECT longs")

@@ -91,6 +91,7 @@ export function Sql(): JSX.Element {
   const [tabs, setTabs] = useState<Tabs>(() => firstTabs(place.value.params.get("query")));
   const [shown, setShown] = useState<Map<string, Shown>>(new Map());
   const [running, setRunning] = useState<Running | null>(null);
+  const [failure, setFailure] = useState<Error>();
   const [engine, setEngine] = useState<Engine>(() => engineNamed(place.value.params.get("engine")));
   const host = useRef<HTMLDivElement>(null);
   const editor = useRef<Editor | null>(null);
@@ -115,10 +116,13 @@ export function Sql(): JSX.Element {
         () => void now.current.run(),
       );
     }
-    void load();
+    load().catch((error: Error) => {
+      if (isShown) setFailure(new Error(`the editor cannot be loaded: ${error.message}. Load the page again`));
+    });
     return () => {
       isShown = false;
       editor.current?.destroy();
+      editor.current = null;
     };
   }, []);
 
@@ -212,6 +216,7 @@ export function Sql(): JSX.Element {
       <h1>SQL</h1>
       <Card title="Statement" wide>
         <TabBar tabs={tabs} onChange={show} />
+        {failure && <ErrorBox error={failure} />}
         <div ref={host} class="editor" role="tabpanel" aria-label="statement of the tab" />
         <div class="bar">
           <button type="button" disabled={isRunning} onClick={() => void run()} title="Control-Enter">
