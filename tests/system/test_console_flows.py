@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Locator, expect
@@ -436,3 +437,20 @@ def test_the_parts_are_accessible(
     assert wrong == []
     assert console.page.evaluate("document.documentElement.scrollWidth") <= width
     console.close()
+
+
+def test_the_console_works_below_a_path_of_a_proxy(browser: Browser, tmp_path: Path) -> None:
+    served = ServedFlow(tmp_path / "flow", below="/below/a/path")
+    console = Console(browser, served.url)
+    console.open("flow?view=yaml")  # with the editor, the worker of the layout, and live answers
+    expect(card(console, "YAML of shop")).to_contain_text("this is what runs")
+    node(console, "Make").click()
+    own = card(console, "Make")
+    button(own, "run once Make").click()
+    expect(own).to_contain_text("1 component ran once")
+    expect(console.page.get_by_label(re.compile("in the queue Make"))).to_contain_text("3 ·")
+    assert console.reports == []
+    paths = {urlsplit(one).path for one in console.requests}
+    assert {one for one in paths if not one.startswith("/below/a/path/")} == set()
+    console.context.close()
+    served.close()
