@@ -389,9 +389,7 @@ def test_a_query_that_may_not_be_cancelled_is_not_called_cancelled(console: Cons
     with console.page.expect_request("**/druid/v2/sql"):
         console.page.route("**/druid/v2/sql", lambda route: None)
         console.page.get_by_role("button", name="run", exact=True).click()
-    console.page.route(
-        "**/druid/v2/sql/*", lambda route: route.fulfill(status=503, json=reason)
-    )
+    console.page.route("**/druid/v2/sql/*", lambda route: route.fulfill(status=503, json=reason))
     console.page.get_by_role("button", name="cancel", exact=True).click()
     expect(console.page.get_by_role("alert")).to_have_text(
         "the query may still run: the router restarts"
