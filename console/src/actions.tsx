@@ -84,7 +84,8 @@ export function Action({ label, run, about, confirm, disabled, hint }: ActionPro
   );
 }
 
-function focusIfLost(): void {
+/** Moves the focus to the page if what had it is no longer there. */
+export function focusIfLost(): void {
   const { activeElement } = document;
   if (activeElement === null || activeElement === document.body)
     document.getElementById("main")?.focus({ preventScroll: true });

@@ -211,7 +211,7 @@ export interface DatasourcePage {
   found: number;
   datasources: ListedDatasource[];
   /** Over all datasources, if they were asked for. */
-  sums?: { datasources: number; segments: number; bytes: number };
+  sums?: { datasources: number; segments: number; bytes: number; newestRow: string | null };
 }
 
 export interface LookupState {
@@ -458,10 +458,20 @@ export interface FlowSummary {
   repository: { flowfiles: number; swapped_flowfiles: number };
 }
 
+export interface Bulletin {
+  number: number;
+  time: string;
+  level: string;
+  /** Id of the component; empty: there is none. */
+  component: string;
+  /** Its name, with the path of its group. */
+  name: string;
+  message: string;
+}
+
 export interface Bulletins {
   count: number;
-  /** `component` is the id of one; empty if there is none. */
-  bulletins: { number: number; time: string; level: string; component: string; name: string; message: string }[];
+  bulletins: Bulletin[];
 }
 
 export interface QueuedFlowFile {

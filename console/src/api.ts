@@ -1,5 +1,6 @@
 // Requests to the APIs of this port. All paths are relative to the page, because a proxy may serve
 // the port below a path.
+import { parseExactly } from "./exact_json";
 
 /** An answer that is not a success, with the text that the server gives for people. */
 export class ApiError extends Error {
@@ -88,18 +89,11 @@ export async function call<T>(
   signal?: AbortSignal,
   type?: string,
 ): Promise<T> {
-  return (await callWithHeaders<T>(method, path, body, signal, type)).body;
+  return (await bodyOf(await ask(path, initOf(method, body, signal, type)))) as T;
 }
 
-/** As `call`, with the headers of the answer. */
-export async function callWithHeaders<T>(
-  method: "GET" | "POST" | "PUT" | "DELETE",
-  path: string,
-  body?: unknown,
-  signal?: AbortSignal,
-  type = "application/json",
-): Promise<{ body: T; headers: Headers }> {
-  const response = await ask(path, {
+function initOf(method: string, body?: unknown, signal?: AbortSignal, type = "application/json"): RequestInit {
+  return {
     method,
     ...(signal ? { signal } : {}),
     ...(body === undefined
@@ -108,8 +102,22 @@ export async function callWithHeaders<T>(
           body: type === "application/json" ? JSON.stringify(body) : String(body),
           headers: { ...FROM_SCRIPT, "Content-Type": type },
         }),
-  });
-  return { body: (await bodyOf(response)) as T, headers: response.headers };
+  };
+}
+
+/** Posts JSON, and returns values of users with all of their digits. Throws as `call`. */
+export async function postExactly<T>(
+  path: string,
+  body: unknown,
+  signal: AbortSignal,
+): Promise<{ body: T; headers: Headers }> {
+  const response = await ask(path, initOf("POST", body, signal));
+  try {
+    return { body: parseExactly(await response.text()) as T, headers: response.headers };
+  } catch (error) {
+    if (signal.aborted) throw error;
+    throw new ApiError(response.status, "the answer ended before it was complete: try again");
+  }
 }
 
 /** As `call`, for a check of what somebody is still writing.
@@ -125,7 +133,15 @@ export async function check<T>(
   body?: unknown,
   type?: string,
 ): Promise<T> {
-  const found = await call<T>(method, withParams(path, { ...params, reportInvalid: true }), body, signal, type);
+  return checked(await call<T>(method, withParams(path, { ...params, reportInvalid: true }), body, signal, type));
+}
+
+/** As `check`, with the digits of `postExactly`. */
+export async function checkExactly<T>(path: string, signal: AbortSignal, body: unknown): Promise<T> {
+  return checked((await postExactly<T>(withParams(path, { reportInvalid: true }), body, signal)).body);
+}
+
+function checked<T>(found: T): T {
   if (found !== null && typeof found === "object" && "errorCode" in found)
     throw new ApiError(400, errorText(400, found), found);
   return found;

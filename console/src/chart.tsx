@@ -3,6 +3,8 @@ import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 
+import { isDark } from "./theme";
+
 export interface Series {
   label: string;
   values: (number | null)[];
@@ -52,6 +54,7 @@ export function Chart({
   bars?: boolean;
 }): JSX.Element {
   const box = useRef<HTMLDivElement>(null);
+  const isInDark = isDark.value; // the colours of the canvas are those of the moment at which it was made
   useEffect(() => {
     const host = box.current;
     if (host === null) return undefined;
@@ -106,6 +109,6 @@ export function Chart({
       resized.disconnect();
       plot.destroy();
     };
-  }, [x, series, isTime, bars]);
+  }, [x, series, isTime, bars, isInDark]);
   return <div ref={box} class="chart" role="img" aria-label={label} />;
 }

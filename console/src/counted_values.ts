@@ -1,4 +1,5 @@
 // Counted values of columns: kept in this browser, with the state of the datasource they belong to.
+import { keep, kept } from "./browser_memory";
 
 /** What a count found. */
 export interface Counted {
@@ -12,16 +13,12 @@ export interface Counted {
   state: string;
 }
 
-const KEY = "penstock-counted-values";
+const COUNTED = "counted-values";
 const KEPT_MAX = 50;
 
 function all(): Record<string, Counted> {
-  try {
-    const found: unknown = JSON.parse(localStorage.getItem(KEY) ?? "{}");
-    return typeof found === "object" && found !== null ? (found as Record<string, Counted>) : {};
-  } catch {
-    return {};
-  }
+  const found = kept(COUNTED);
+  return typeof found === "object" && found !== null ? (found as Record<string, Counted>) : {};
 }
 
 /** Returns the last count of a datasource, if it has the form of this release. */
@@ -31,12 +28,8 @@ export function keptOf(datasource: string): Counted | undefined {
 }
 
 /** Keeps a count, and forgets the oldest ones. */
-export function keep(datasource: string, counted: Counted): void {
+export function keepCounted(datasource: string, counted: Counted): void {
   const others = Object.entries(all()).filter(([name]) => name !== datasource);
-  const kept = [...others, [datasource, counted] as const].sort(([, a], [, b]) => b.at - a.at);
-  try {
-    localStorage.setItem(KEY, JSON.stringify(Object.fromEntries(kept.slice(0, KEPT_MAX))));
-  } catch {
-    // a browser that keeps nothing, or is full
-  }
+  const newest = [...others, [datasource, counted] as const].sort(([, a], [, b]) => b.at - a.at);
+  keep(COUNTED, Object.fromEntries(newest.slice(0, KEPT_MAX)));
 }

@@ -5,7 +5,7 @@ const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumFraction
 const SIZES = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 const NONE = "–";
 
-export function count(value: number | undefined | null): string {
+export function count(value: number | bigint | undefined | null): string {
   return value === undefined || value === null ? NONE : NUMBER.format(value);
 }
 

@@ -39,6 +39,8 @@ function reconnect(afterMs: number): void {
 }
 
 async function open(): Promise<void> {
+  if (document.hidden) return;
+  forgetUnwanted();
   // A page does not get the status with which a stream is refused, so the login is checked before.
   if (!isKnown && watched.size > 0) {
     if (connection.value === "idle") connection.value = "connecting";
@@ -49,6 +51,7 @@ async function open(): Promise<void> {
       return;
     }
     if (document.hidden) return;
+    forgetUnwanted();
   }
   const wanted = [...watched.keys()].sort();
   const query = wanted.map(asParams).join("&");
@@ -74,6 +77,11 @@ async function open(): Promise<void> {
     isKnown = false;
     reconnect(RETRY_MS);
   };
+}
+
+/** Forgets the paths that nobody wants. `leave` keeps them for the next page, because the stream sends an answer once. */
+function forgetUnwanted(): void {
+  for (const [path, { wanted }] of watched) if (wanted.length === 0) watched.delete(path);
 }
 
 function asParams(path: string): string {
@@ -113,7 +121,6 @@ function leave(path: string, every: number): void {
   const entry = watched.get(path);
   if (entry === undefined) return;
   entry.wanted.splice(entry.wanted.indexOf(every), 1);
-  if (entry.wanted.length === 0) watched.delete(path);
   reconnect(JOIN_MS);
 }
 

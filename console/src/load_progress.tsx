@@ -72,6 +72,8 @@ interface Found {
   times: number[];
   rows: number[];
   tookMs: number;
+  /** Whether the rows were there before the supervisor began. */
+  isOlder: boolean;
 }
 
 /** The first query, tried until it has rows, and its chart. */
@@ -83,7 +85,9 @@ function FirstQuery({ submitted, mayWait }: { submitted: Submitted; mayWait: boo
   const newest = useNewest();
   useEffect(() => {
     let timer: number | undefined;
+    let isFirst = true;
     const again = (): void => {
+      isFirst = false;
       timer = window.setTimeout(ask, AGAIN_MS);
     };
     function ask(): void {
@@ -96,6 +100,7 @@ function FirstQuery({ submitted, mayWait }: { submitted: Submitted; mayWait: boo
             times: rows.map((one) => Date.parse(one.time)),
             rows: rows.map((one) => one.rows),
             tookMs: Date.now() - atMs,
+            isOlder: mayWait && isFirst,
           });
         },
         (failure) => {
@@ -126,8 +131,16 @@ function FirstQuery({ submitted, mayWait }: { submitted: Submitted; mayWait: boo
       ) : (
         <>
           <p role="status">
-            <State tone="good">loaded</State>: {exactly(sum, "row")} of {datasource} can be queried,{" "}
-            {duration(found.tookMs)} after they were submitted.
+            {found.isOlder ? (
+              <>
+                {datasource} has {exactly(sum, "row")} from before. Those of the topic are added as the tasks read them.
+              </>
+            ) : (
+              <>
+                <State tone="good">loaded</State>: {exactly(sum, "row")} of {datasource} can be queried,{" "}
+                {duration(found.tookMs)} after they were submitted.
+              </>
+            )}
           </p>
           {found.times.length > 1 ? (
             <Chart

@@ -88,7 +88,7 @@ function columnsOf(sample: InputSample): Column<Numbered>[] {
       if (value === null || value === undefined) return <span class="quiet">null</span>;
       return name === "__time" ? <span class="nowrap">{String(value)}</span> : String(value);
     },
-    right: typeof first[name] === "number",
+    right: typeof first[name] === "number" || typeof first[name] === "bigint",
   }));
 }
 

@@ -5,6 +5,7 @@ import { useEffect, useState } from "preact/hooks";
 import { Action } from "./actions";
 import type { Peek, PeekedMessage, TopicList } from "./answers";
 import { BROKER, get, withParams } from "./api";
+import { laidOutJson } from "./exact_json";
 import { size } from "./format";
 import { datasourceName, type Source } from "./load_spec";
 import { useAsked, useNewest } from "./newest";
@@ -334,7 +335,7 @@ async function messagesOf(topic: string): Promise<string> {
 function lineOf(message: PeekedMessage): string {
   const body = message.body ?? "";
   try {
-    return JSON.stringify(JSON.parse(body));
+    return laidOutJson(body, 0);
   } catch {
     return body.replaceAll(/[\r\n]+/g, " ");
   }

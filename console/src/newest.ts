@@ -8,11 +8,12 @@ type Request<T> = (signal: AbortSignal) => Promise<T>;
 /** The requests for one thing that a page shows, each of which ends the one before. */
 export class Newest {
   #stop = new AbortController();
+  #isClosed = false;
 
   /** Ends the former request, and returns the signal of a new one: once it is aborted, nothing may be set. */
   begin(): AbortSignal {
     this.end();
-    this.#stop = new AbortController();
+    if (!this.#isClosed) this.#stop = new AbortController();
     return this.#stop.signal;
   }
 
@@ -21,9 +22,16 @@ export class Newest {
     this.#stop.abort();
   }
 
+  /** Ends the request and sends no other: nobody sees what was asked for. */
+  close(): void {
+    this.#isClosed = true;
+    this.end();
+  }
+
   /** Sends a request, and reports its answer or error, unless another one has begun meanwhile. */
   async ask<T>(request: Request<T>, done: (value: T) => void, failed: (error: Error) => void): Promise<void> {
     const signal = this.begin();
+    if (signal.aborted) return;
     let value: T;
     try {
       value = await request(signal);
@@ -35,10 +43,10 @@ export class Newest {
   }
 }
 
-/** Requests that end with the component. */
+/** Requests that end with the component, which sends none afterwards, whatever an action of it still does. */
 export function useNewest(): Newest {
   const newest = useMemo(() => new Newest(), []);
-  useEffect(() => () => newest.end(), []);
+  useEffect(() => () => newest.close(), []);
   return newest;
 }
 
@@ -53,15 +61,15 @@ export interface Asked<T> {
  */
 export function useAsked<T>(key: string | undefined, request: Request<T>, restMs = 0): Asked<T> {
   const newest = useNewest();
-  const [found, setFound] = useState<Asked<T>>({});
+  const [found, setFound] = useState<Asked<T> & { key?: string }>({});
   useEffect(() => {
     setFound({});
     if (key === undefined) return undefined;
     const send = (): void => {
       void newest.ask(
         request,
-        (value) => setFound({ value }),
-        (error) => setFound({ error }),
+        (value) => setFound({ key, value }),
+        (error) => setFound({ key, error }),
       );
     };
     const timer = restMs > 0 ? window.setTimeout(send, restMs) : undefined;
@@ -71,5 +79,6 @@ export function useAsked<T>(key: string | undefined, request: Request<T>, restMs
       newest.end();
     };
   }, [key]);
-  return found;
+  // Effects run after the page was drawn: until then, this is the answer for the former key.
+  return found.key === key ? found : {};
 }

@@ -1,5 +1,11 @@
 // Rates: the difference of two answers of a counter, by the time of the server.
-import { useRef } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
+
+import { connection } from "./live";
+
+/** Longer than between two requests of the server for an answer that takes long. */
+const QUIET_MS = 30_000;
+const TICK_MS = 5_000;
 
 interface Seen {
   at: number;
@@ -24,4 +30,22 @@ export function useRates(): (key: string, value: number, at: number) => number |
     seen.current.set(key, { at, value, rate });
     return rate;
   };
+}
+
+/** Returns the time up to which an answer counts, in ms of this browser.
+ *
+ * The stream does not send the same answer again. So counters that stand still are told from the
+ * absence of answers, and their rates become zero.
+ */
+export function useCountedUntil(at: number): number {
+  const newest = useRef(at);
+  newest.current = at;
+  const [now, setNow] = useState(at);
+  useEffect(() => {
+    const timer = window.setInterval(() => {
+      if (Date.now() - newest.current > QUIET_MS) setNow(Date.now());
+    }, TICK_MS);
+    return () => window.clearInterval(timer);
+  }, []);
+  return connection.value === "open" ? Math.max(now, at) : at;
 }

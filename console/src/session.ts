@@ -2,6 +2,9 @@
 import { signal } from "@preact/signals";
 
 import { ApiError, call, get } from "./api";
+import { forget } from "./browser_memory";
+import { link } from "./router";
+import { THEME } from "./theme";
 
 export interface Me {
   principal: string;
@@ -29,8 +32,10 @@ export async function askWho(): Promise<boolean> {
   return !mustLogIn.value;
 }
 
-/** Ends the login of this browser, and begins anew. Throws ApiError. */
+/** Ends the login of this browser, forgets what it did, and begins anew. Throws ApiError. */
 export async function logOut(): Promise<void> {
   await call("POST", "/logout");
+  forget([THEME]);
+  history.replaceState(null, "", link([])); // the address may have a statement
   location.reload(); // no number of the former principal stays
 }

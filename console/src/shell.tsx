@@ -1,7 +1,8 @@
 // The frame of every page: navigation, whether the answers are live, the theme.
-import type { ComponentChildren, JSX } from "preact";
+import { Component, type ComponentChildren, type JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
+import { focusIfLost } from "./actions";
 import { connection } from "./live";
 import { ManualLink } from "./manual";
 import { link, place } from "./router";
@@ -34,6 +35,13 @@ export function Shell({ pages }: { pages: Page[] }): JSX.Element {
   const [tone, text] = CONNECTIONS[connection.value];
   const [failure, setFailure] = useState<Error>();
   useEffect(() => void askWho(), []);
+  // The link that led here may have disappeared with its page.
+  const here = place.value.parts.join("/");
+  const before = useRef(here);
+  useEffect(() => {
+    if (before.current !== here) focusIfLost();
+    before.current = here;
+  }, [here]);
   document.title = [...parts.slice(0, 1), page?.title ?? "Not found", "Penstock"].join(" · ");
   return (
     <>
@@ -87,11 +95,29 @@ export function Shell({ pages }: { pages: Page[] }): JSX.Element {
             <a href={link([])}>Home</a>
           </>
         ) : (
-          page.render(parts)
+          <Guarded key={here}>{page.render(parts)}</Guarded>
         )}
       </main>
     </>
   );
+}
+
+/** A page, or why it cannot be drawn: the rest of the console works on. */
+class Guarded extends Component<{ children: ComponentChildren }, { error?: Error }> {
+  static override getDerivedStateFromError(error: Error): { error: Error } {
+    return { error };
+  }
+
+  override componentDidCatch(error: Error): void {
+    console.error(error); // with its place, for those who report it
+  }
+
+  override render(): ComponentChildren {
+    const { error } = this.state;
+    if (error === undefined) return this.props.children;
+    const text = `the page cannot show an answer of the server (${error.message}): load the page again`;
+    return <ErrorBox error={new Error(text)} />;
+  }
 }
 
 const isInNavigation = (page: Page): boolean => page.under === undefined;

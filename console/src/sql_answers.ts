@@ -1,5 +1,5 @@
 // Statements as requests, and their answers.
-import { callWithHeaders, newId, type Params } from "./api";
+import { newId, postExactly, type Params } from "./api";
 import type { Result } from "./sql_charts";
 
 export const SQL = "/druid/v2/sql";
@@ -28,7 +28,7 @@ export async function answered(
   const began = performance.now();
   const wanted = { resultFormat: "array", header: true, sqlTypesHeader: true };
   const request = requestOf(statement, id, engine, wanted);
-  const { body, headers } = await callWithHeaders<unknown[][] | null>("POST", SQL, request, signal);
+  const { body, headers } = await postExactly<unknown[][] | null>(SQL, request, signal);
   const [columns = [], types = [], ...rows] = body ?? [];
   return {
     columns: columns.map(String),

@@ -166,18 +166,24 @@ export function HeatMap({ heat }: { heat: Heat }): JSX.Element {
   );
 }
 
+interface Labelled {
+  label: string;
+  value: number | bigint;
+}
+
 /** The numbers of the first row, large; null: it has none. */
-export function numbersOf(result: Result): { label: string; value: number }[] | null {
+export function numbersOf(result: Result): Labelled[] | null {
   const row = result.rows[0];
   if (row === undefined) return null;
   const found = result.types
     .map((type, index) => ({ type, label: result.columns[index] ?? "", value: row[index] }))
     .filter(({ type, value }) => NUMBER.test(type) && value !== null)
     .slice(0, NUMBERS_MAX);
-  return found.length === 0 ? null : found.map(({ label, value }) => ({ label, value: Number(value) }));
+  const exact = (value: unknown): number | bigint => (typeof value === "bigint" ? value : Number(value));
+  return found.length === 0 ? null : found.map(({ label, value }) => ({ label, value: exact(value) }));
 }
 
-export function Numbers({ found }: { found: { label: string; value: number }[] }): JSX.Element {
+export function Numbers({ found }: { found: Labelled[] }): JSX.Element {
   return (
     <dl class="card figures large">
       {found.map(({ label, value }, index) => (

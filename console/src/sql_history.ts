@@ -1,4 +1,5 @@
 // What the SQL page remembers in this browser: its tabs, and the statements that ran.
+import { keep, kept } from "./browser_memory";
 
 export interface Tab {
   id: string;
@@ -16,29 +17,13 @@ export interface Ran {
   at: number;
 }
 
-const TABS_KEY = "penstock-sql-tabs";
-const HISTORY_KEY = "penstock-sql-history";
+const TABS = "sql-tabs";
+const HISTORY = "sql-history";
 export const TABS_MAX = 20;
 const HISTORY_MAX = 200;
 /** Longer statements are not remembered: a browser keeps about five million characters. */
 const KEPT_CHARACTERS_MAX = 20_000;
 const FIRST = "SHOW TABLES";
-
-function stored(key: string): unknown {
-  try {
-    return JSON.parse(localStorage.getItem(key) ?? "null");
-  } catch {
-    return null;
-  }
-}
-
-function store(key: string, value: unknown): void {
-  try {
-    localStorage.setItem(key, JSON.stringify(value));
-  } catch {
-    // a browser that keeps nothing, or is full
-  }
-}
 
 function isRan(one: unknown): one is Ran {
   return typeof one === "object" && one !== null && typeof (one as Ran).text === "string";
@@ -46,21 +31,19 @@ function isRan(one: unknown): one is Ran {
 
 /** The statements that ran, the newest first. */
 export function history(): Ran[] {
-  const found = stored(HISTORY_KEY);
+  const found = kept(HISTORY);
   if (!Array.isArray(found)) return [];
-  // Earlier releases kept only the text.
-  const entries = found.map((one: unknown) => (typeof one === "string" ? { text: one, at: 0 } : one));
-  return entries.filter(isRan).slice(0, HISTORY_MAX);
+  return found.filter(isRan).slice(0, HISTORY_MAX);
 }
 
 export function remember(text: string): void {
   if (text.length > KEPT_CHARACTERS_MAX) return;
   const others = history().filter((one) => one.text !== text);
-  store(HISTORY_KEY, [{ text, at: Date.now() }, ...others].slice(0, HISTORY_MAX));
+  keep(HISTORY, [{ text, at: Date.now() }, ...others].slice(0, HISTORY_MAX));
 }
 
 export function forgetHistory(): void {
-  store(HISTORY_KEY, []);
+  keep(HISTORY, []);
 }
 
 function newTab(text: string): Tab {
@@ -69,7 +52,7 @@ function newTab(text: string): Tab {
 
 /** The tabs of the last visit, with one for the statement of the address. */
 export function firstTabs(query: string | null): Tabs {
-  const found = stored(TABS_KEY) as { tabs?: unknown; active?: unknown } | null;
+  const found = kept(TABS) as { tabs?: unknown; active?: unknown } | null;
   const tabs = (Array.isArray(found?.tabs) ? found.tabs : [])
     .filter((one): one is Tab => isRan(one) && typeof (one as unknown as Tab).id === "string")
     .slice(0, TABS_MAX);
@@ -78,8 +61,13 @@ export function firstTabs(query: string | null): Tabs {
     if (active !== undefined) return { tabs, active: active.id };
     return opened({ tabs: [], active: "" }, FIRST);
   }
-  const same = tabs.find((one) => one.text === query);
-  return same === undefined ? opened({ tabs, active: "" }, query) : { tabs, active: same.id };
+  return withStatement({ tabs, active: "" }, query);
+}
+
+/** Opens the tab with a statement, or a new one. */
+export function withStatement({ tabs, active }: Tabs, text: string): Tabs {
+  const same = tabs.find((one) => one.text === text);
+  return same === undefined ? opened({ tabs, active }, text) : { tabs, active: same.id };
 }
 
 /** A new tab, which replaces the oldest one if there are very many. */
@@ -100,6 +88,6 @@ export function edited(tabs: Tabs, id: string, text: string): Tabs {
 }
 
 export function keepTabs({ tabs, active }: Tabs): void {
-  const kept = tabs.map((one) => (one.text.length > KEPT_CHARACTERS_MAX ? { ...one, text: "" } : one));
-  store(TABS_KEY, { tabs: kept, active });
+  const short = tabs.map((one) => (one.text.length > KEPT_CHARACTERS_MAX ? { ...one, text: "" } : one));
+  keep(TABS, { tabs: short, active });
 }

@@ -2,6 +2,7 @@
 import type { JSX } from "preact";
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
 
+import { exactText } from "./exact_json";
 import type { Result } from "./sql_charts";
 
 const ROW_PX = 30;
@@ -54,7 +55,7 @@ export function Rows({
           {result.rows.slice(first, last).map((row, index) => (
             <tr key={first + index} style={{ height: `${ROW_PX}px` }}>
               {row.map((value, column) => (
-                <td key={column} class={typeof value === "number" ? "right" : ""}>
+                <td key={column} class={typeof value === "number" || typeof value === "bigint" ? "right" : ""}>
                   {cell(value)}
                 </td>
               ))}
@@ -78,5 +79,5 @@ function traceLink(href: string | undefined): JSX.Element | string {
 
 function cell(value: unknown): JSX.Element | string {
   if (value === null || value === undefined) return <span class="quiet">null</span>;
-  return typeof value === "object" ? JSON.stringify(value) : String(value);
+  return typeof value === "object" ? exactText(value) : String(value);
 }

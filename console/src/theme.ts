@@ -1,28 +1,27 @@
 // Light or dark: as the system says, unless the user has chosen.
-import { effect, signal } from "@preact/signals";
+import { computed, effect, signal } from "@preact/signals";
+
+import { keep, kept } from "./browser_memory";
 
 export type Theme = "system" | "light" | "dark";
 
-const KEY = "penstock-theme";
+export const THEME = "theme";
 const THEMES: Theme[] = ["system", "light", "dark"];
 
-function stored(): Theme {
-  try {
-    return THEMES.find((one) => one === localStorage.getItem(KEY)) ?? "system";
-  } catch {
-    return "system"; // a browser that keeps nothing
-  }
-}
+export const theme = signal<Theme>(THEMES.find((one) => one === kept(THEME)) ?? "system");
 
-export const theme = signal<Theme>(stored());
+const query = window.matchMedia("(prefers-color-scheme: dark)");
+const isSystemDark = signal(query.matches);
+query.addEventListener("change", () => {
+  isSystemDark.value = query.matches;
+});
+
+/** Whether the page is dark, for what is drawn with colours instead of styles. */
+export const isDark = computed(() => (theme.value === "system" ? isSystemDark.value : theme.value === "dark"));
 
 effect(() => {
   document.documentElement.dataset["theme"] = theme.value;
-  try {
-    localStorage.setItem(KEY, theme.value);
-  } catch {
-    // as above
-  }
+  keep(THEME, theme.value);
 });
 
 export function nextTheme(): void {

@@ -1,6 +1,6 @@
 // Parts of pages: cards, tables, states, errors.
 import type { ComponentChildren, JSX } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 
 import { ApiError } from "./api";
 import type { Live } from "./live";
@@ -8,6 +8,7 @@ import type { Live } from "./live";
 /** How good a state is; the colour and the sign, so that no state is told by a colour alone. */
 export type Tone = "good" | "warn" | "bad" | "idle" | "busy";
 
+const REST_MS = 200;
 const DATE = /^\(?\d{4}-\d\d-\d\d/;
 
 const SIGNS: Record<Tone, string> = { good: "●", warn: "▲", bad: "✖", idle: "○", busy: "◐" };
@@ -185,18 +186,29 @@ export function Search({
   value: string;
   onChange: (text: string) => void;
 }): JSX.Element {
-  const [timer, setTimer] = useState<number>();
+  const field = useRef<HTMLInputElement>(null);
+  const timer = useRef<number | undefined>(undefined);
+  // It belongs to this page: what is reported later would change the address of another one.
+  useEffect(() => () => window.clearTimeout(timer.current), []);
+  // A link to other results changes the text; what is being typed stays.
+  useEffect(() => {
+    if (field.current !== null && timer.current === undefined) field.current.value = value;
+  }, [value]);
   return (
     <label class="search">
       <span class="hidden">{label}</span>
       <input
+        ref={field}
         type="search"
         placeholder={label}
         defaultValue={value}
         onInput={(event) => {
           const text = event.currentTarget.value;
-          window.clearTimeout(timer);
-          setTimer(window.setTimeout(() => onChange(text), 200));
+          window.clearTimeout(timer.current);
+          timer.current = window.setTimeout(() => {
+            timer.current = undefined;
+            onChange(text);
+          }, REST_MS);
         }}
       />
     </label>

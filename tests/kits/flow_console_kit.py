@@ -6,6 +6,9 @@ import itertools
 import threading
 from pathlib import Path
 
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
 from penstock.core.clock import SystemClock
 from penstock.flow.controller.controller import ControllerOptions, FlowController
 from penstock.flow.graph.yaml_reader import read_flow
@@ -118,6 +121,30 @@ RELEASED = threading.Event()
 KINDS = {kind.__name__: kind for kind in (Samples, Refuses, Hangs, Fails)}
 
 
+class ProxiedApp:
+    """An application behind a proxy that serves it below a path, and nothing else.
+
+    Args:
+        app: The application, which does not know the path.
+        below: The path; empty: there is no proxy.
+    """
+
+    def __init__(self, app: ASGIApp, below: str) -> None:
+        self._app = app
+        self._below = below
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on without the path."""
+        if scope["type"] == "http":
+            if not scope["path"].startswith(f"{self._below}/"):
+                await PlainTextResponse("nothing is served here", 404)(scope, receive, send)
+                return
+            path = scope["path"].removeprefix(self._below)
+            raw = scope["raw_path"].removeprefix(self._below.encode())
+            scope = {**scope, "path": path, "raw_path": raw}
+        await self._app(scope, receive, send)
+
+
 class ServedFlow:
     """The console over a flow.
 
@@ -128,9 +155,11 @@ class ServedFlow:
     Args:
         folder: Folder of the flow.
         text: The flow in YAML.
+        port: Port of the console; 0: any.
+        below: Path of a proxy below which the console is served, such as `/a/path`; empty: none.
     """
 
-    def __init__(self, folder: Path, text: str = FLOW, port: int = 0) -> None:
+    def __init__(self, folder: Path, text: str = FLOW, port: int = 0, below: str = "") -> None:
         numbers = itertools.count()
         self.flow = FlowController.open(
             str(folder),
@@ -151,9 +180,11 @@ class ServedFlow:
             *FlowRoutes(lambda: self.flow, SystemClock()).routes(),
         ]
         app = application(routes, access=with_token(None), accepts_sessions=True)
-        self._server = HttpServer(app, listen(HostPort("127.0.0.1", port), "--http"))
+        self._server = HttpServer(
+            ProxiedApp(app, below), listen(HostPort("127.0.0.1", port), "--http")
+        )
         self._server.start()
-        self.url = f"http://127.0.0.1:{self._server.port}"
+        self.url = f"http://127.0.0.1:{self._server.port}{below}"
 
     def apply(self, text: str) -> None:
         """Apply a flow."""

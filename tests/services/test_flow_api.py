@@ -14,7 +14,7 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from penstock.core.clock import SystemClock
+from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.flow.controller.applied_flow import AppliedFlow
 from penstock.flow.controller.controller import FlowController
@@ -28,6 +28,7 @@ from penstock.services.api.flow import FlowRoutes
 from penstock.services.options.table import PenstockOptions
 from penstock.services.roles.flow import own_places, program_places
 from penstock.storage.disk import OsFileSystem
+from penstock.testing.clock import VirtualClock
 from tests.harness.access_kit import with_token
 from tests.kits.answers_kit import check_answer
 
@@ -76,7 +77,7 @@ class ApiClient:
 
 
 @pytest.fixture
-def client(tmp_path: Path) -> Iterator[ApiClient]:
+def flow(tmp_path: Path) -> Iterator[FlowController]:
     numbers = itertools.count()
     controller = FlowController.open(
         str(tmp_path),
@@ -86,9 +87,18 @@ def client(tmp_path: Path) -> Iterator[ApiClient]:
         new_uuid=lambda: f"u{next(numbers)}",
         environment={},
     )
-    routes = FlowRoutes(lambda: controller, SystemClock())
-    yield ApiClient(application(routes.routes(), access=with_token(None)))
+    yield controller
     controller.close()
+
+
+def served(flow: FlowController, clock: Clock) -> ApiClient:
+    routes = FlowRoutes(lambda: flow, clock)
+    return ApiClient(application(routes.routes(), access=with_token(None)))
+
+
+@pytest.fixture
+def client(flow: FlowController) -> ApiClient:
+    return served(flow, SystemClock())
 
 
 def put(client: ApiClient, text: str = FLOW, **parameters: str) -> dict[str, object]:
@@ -159,6 +169,19 @@ def test_queues_are_listed_counted_and_dropped(client: ApiClient) -> None:
         drop = client.get("/flow/queue/drop", params={"request": drop["request"]}).json()
     assert (drop["state"], drop["dropped"]) == ("complete", 1)
     assert client.get("/flow/queue", params=connection).json()["queued"] == 2
+
+
+def test_a_drop_of_a_process_that_ended_is_not_that_of_the_next_one(flow: FlowController) -> None:
+    clock = VirtualClock()
+    connection = {"connection": "Make.success -> Log"}
+    former = served(flow, clock)
+    put(former)
+    number = former.post("/flow/queue/drop", params=connection).json()["request"]
+    clock.advance(1)
+    restarted = served(flow, clock)
+    assert restarted.post("/flow/queue/drop", params=connection).status_code == 200
+    drop = restarted.get("/flow/queue/drop", params={"request": str(number)})
+    assert drop.status_code == 404
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,8 @@ def test_rows_of_running_tasks_count_before_they_are_published(world: World) -> 
     assert found["a"]["newestRow"] == "1970-01-01T00:00:01.000Z"
     assert found["only"]["newestRow"] == "1970-01-01T00:00:02.000Z"
     assert found["only"]["publishedTime"] is None
+    # That of all datasources, whichever are in the page.
+    assert world.sums("order=bytes&limit=1")["newestRow"] == "1970-01-01T00:00:02.000Z"
     world.clock.advance(1)
     world.publish("newer", 1)
     assert names(world.page("order=newest"))[2] == "newer"

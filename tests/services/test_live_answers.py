@@ -43,10 +43,12 @@ class Port:
         self.live = LiveAnswers(TICK_S)
         self.number = 0
         self.asked: list[str] = []
+        self.ended: set[str] = set()
         routes: list[BaseRoute] = [
             *self.live.routes(),
             Route("/number", self._number),
             Route("/who", self._who),
+            Route("/session", self._session),
             Route("/text", lambda _: PlainTextResponse("two\nlines")),
             Route("/spaced", lambda _: Response(b'{\n"a": 1\n}', media_type="application/json")),
             Route("/empty", lambda _: Response(b"", media_type="application/json")),
@@ -63,6 +65,11 @@ class Port:
 
     async def _who(self, request: Request) -> Response:
         return JSONResponse(access_of(request).principal.id)
+
+    async def _session(self, request: Request) -> Response:
+        """Answer unless the session of the request has ended."""
+        is_ended = request.headers.get("x-session", "") in self.ended
+        return JSONResponse({"number": self.number}, 401 if is_ended else 200)
 
     async def _bug(self, _request: Request) -> Response:
         raise ValueError("a bug")
@@ -179,7 +186,7 @@ def test_answers_cost_five_percent_of_a_core_in_whatever_order_they_are_slow(
             raise EOFError
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
-    watch = _Watch("/slow", 0.01, app, {"type": "http"})
+    watch = _Watch("/slow", 0.01, app, streams={asyncio.Event(): {"type": "http"}})
     with pytest.raises(EOFError):
         run_stepped(clock, LiveAnswers(TICK_S)._repeat(watch))
     costs = [sum(end_s - began_s for began_s, end_s in answered[:n]) for n in range(41)]
@@ -207,6 +214,30 @@ async def test_streams_of_one_principal_share_their_requests() -> None:
         assert set(port.asked) == {"a=1"}
         # One request brought the new number to both.
         assert len(port.asked) <= before + 2
+
+
+async def test_a_login_that_ends_in_one_browser_ends_no_stream_of_another() -> None:
+    port = Port()
+    async with (
+        streamed(port, "watch=/session", {"X-Session": "one"}) as one,
+        streamed(port, "watch=/session", {"X-Session": "two"}) as two,
+        streamed(port, "watch=/session", {"X-Session": "three"}) as three,
+    ):
+        for stream in (one, two, three):
+            assert await stream.event() is not None
+        port.ended = {"one", "two"}
+        port.number = 1
+        for stream in (one, two):
+            event = await stream.event()
+            assert event is not None
+            assert event["status"] == 401
+            assert await stream.event() is None
+        assert await three.event() == {"watch": 0, "status": 200, "body": {"number": 1}}
+        port.ended.add("three")
+        event = await three.event()
+        assert event is not None
+        assert event["status"] == 401
+        assert await three.event() is None
 
 
 async def test_paths_rest_longer_if_there_are_many() -> None:

@@ -413,9 +413,22 @@ def test_a_browser_logs_in_and_out(visitor: Console, guarded: GuardedPort) -> No
     visitor.shows("group of 100")  # without a reload
     expect(visitor.page.locator("header.top")).to_contain_text("token:operator")
     expect(visitor.page.get_by_text("penstock login --link")).to_have_count(0)
+    visitor.open("sql?query=SELECT%20'secret'")
+    visitor.page.get_by_role("button", name="run", exact=True).click()
+    expect(visitor.page.get_by_role("alert").first).to_be_visible()  # this server has no SQL
+    visitor.page.get_by_role("button", name="theme: system").click()
+    assert "secret" in kept_by(visitor)
     visitor.page.get_by_role("button", name="log out").click()
     visitor.shows("penstock login --link")
     expect(visitor.page.get_by_role("button", name="log out")).to_have_count(0)
+    # What the former principal did is forgotten, except for the theme.
+    assert "secret" not in kept_by(visitor)
+    expect(visitor.page.get_by_role("button", name="theme: light")).to_be_visible()
+
+
+def kept_by(visitor: Console) -> str:
+    """All that the browser keeps for the console."""
+    return str(visitor.page.evaluate("JSON.stringify(localStorage)"))
 
 
 def test_a_large_flow_is_drawn_by_groups(visitor: Console, guarded: GuardedPort) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -168,6 +169,32 @@ def test_a_supervisor_shows_its_lag_its_rows_and_what_it_could_not_parse(console
     console.shows('"useEarliestOffset": true')
 
 
+def test_task_groups_are_handed_off_and_reading_continues_elsewhere(console: Console) -> None:
+    page = console.page
+    offsets = [{"partition": number, "offset": 3 + number} for number in range(2)]
+    page.route(
+        "**/penstock/v1/broker/offsets?*", lambda route: route.fulfill(json={"partitions": offsets})
+    )
+    console.open("supervisors/flights")
+    press(page, "hand off task group 0")
+    expect(page.get_by_role("status").filter(has_text="a hand-off begins")).to_be_visible()
+    page.get_by_label("from the time").fill("noon")
+    press(page, "find their offsets")
+    expect(page.get_by_role("alert")).to_contain_text("noon is not a time")
+    page.get_by_label("from the time").fill("2026-11-29 14:00")
+    with page.expect_request("**/penstock/v1/broker/offsets?*") as asked:
+        press(page, "find their offsets")
+    at = dt.datetime(2026, 11, 29, 14, tzinfo=dt.UTC)
+    assert f"timestamp={at.timestamp() * 1000:.0f}" in asked.value.url
+    for number in range(2):
+        field = page.get_by_label(f"from offset of partition {number}")
+        expect(field).to_have_value(str(3 + number))
+    press(page, "continue at “from”")
+    expect(page.get_by_role("dialog")).to_contain_text("7 messages that are not published")
+    confirm(page, "continue at “from”")
+    console.shows("it continues at these offsets")
+
+
 def test_a_supervisor_is_suspended_in_one_tab_and_reset_in_another(
     console: Console, browser: Browser, address: str, world: OverlordWorld
 ) -> None:
@@ -308,6 +335,41 @@ def test_the_answer_to_an_earlier_interval_does_not_replace_that_to_a_later_one(
     page.unroute("**/sums?*")
     page.get_by_label("interval", exact=True).fill("2026-01")  # as it is typed
     expect(page.get_by_role("alert")).to_contain_text("interval")
+
+
+def test_sums_of_another_interval_are_gone_at_once(datasource: Console) -> None:
+    now = datasource.page.evaluate(
+        """async () => {
+          const field = document.querySelector("input.interval");
+          field.value = "2026-01-02/2026-01-03";
+          field.dispatchEvent(new Event("input", { bubbles: true }));
+          for (let turn = 0; turn < 20; turn += 1) await null;  // what was drawn, before any effect
+          return document.querySelector("main").innerText;
+        }"""
+    )
+    assert "2026-01" in now
+    assert "Within it:" not in now
+
+
+def test_a_log_is_continued_byte_by_byte(console: Console, world: OverlordWorld) -> None:
+    (task, *_) = world.peons
+    pieces = [b"one\ntw\xc3", b"\xa9 \xff\nthree", b"\n"]
+    offsets: list[int] = []
+
+    def answer(route: Route) -> None:
+        wanted = int(parse_qs(urlsplit(route.request.url).query)["offset"][0])
+        offsets.append(wanted)
+        at = max(wanted, 0)
+        piece = pieces.pop(0) if pieces else b""
+        route.fulfill(body=piece, headers={"X-Penstock-Log-Offset": str(at)})
+
+    console.page.route("**/log?offset=*&optional=true", answer)
+    console.open(f"tasks/{task}")
+    log = console.page.locator("section", has=console.page.get_by_role("heading", name="Log"))
+    expect(log.locator("pre")).to_have_text("one\ntwé \ufffd\nthree\n", use_inner_text=False)
+    while len(offsets) < 4:
+        console.page.wait_for_event("request")
+    assert offsets[:4] == [-65536, 7, 16, 17]
 
 
 def test_a_lookup_is_shown_refreshed_and_deleted(console: Console) -> None:

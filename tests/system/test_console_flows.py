@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Locator, expect
@@ -15,9 +16,6 @@ from tests.kits.flow_console_kit import BINARY, FLOW, MARKUP, ServedFlow
 
 pytestmark = pytest.mark.system
 
-MORE = FLOW.replace(
-    "groups:", "  Extra: {type: GenerateFlowFile, auto_terminated: success}\ngroups:"
-)
 QUEUE = "Make.success → Refuse"
 WAIT_S = 120
 
@@ -121,11 +119,49 @@ def test_a_group_and_everything_run(console: Console, shop: ServedFlow) -> None:
     button(own, f"terminate the group {MARKUP}").click()
     button(confirm(console, "terminate"), "terminate").click()
     expect(own.get_by_role("alert")).to_contain_text("is stopping: stop it first")
+    # Another group has a card of its own.
+    console.page.evaluate("location.hash = '#/flow?group=none'")
+    expect(card(console, "Group none").get_by_role("alert")).to_have_count(0)
+    expect(card(console, "Group none")).not_to_contain_text("ran once")
     # The page is left and found again: the group is still open.
     console.open("topics")
     console.open("flow")
     expect(button(graph, f"close {MARKUP}")).to_be_visible()
     assert shop.flow.applied.wanted.all_running is False
+
+
+QUIET = """\
+name: shop
+processors:
+  Make: {type: GenerateFlowFile, properties: {batch_size: 1000}}
+  End: {type: LogAttribute, auto_terminated: success}
+connections:
+  - {from: Make.success, to: End}
+"""
+
+
+@pytest.fixture
+def quiet(shop: ServedFlow) -> Iterator[ServedFlow]:
+    """Another flow, of which a processor runs that gets nothing."""
+    assert shop.flow.queue(QUEUE).drop().wait(10)
+    shop.apply(QUIET)
+    shop.flow.start("End")
+    yield shop
+    shop.flow.stop()
+    assert shop.flow.queue("Make.success → End").drop().wait(10)
+    shop.apply(FLOW)
+
+
+def test_rates_become_zero_when_nothing_moves(console: Console, quiet: ServedFlow) -> None:
+    console.page.clock.install()
+    console.open("flow")
+    end = node(console, "End")
+    expect(end).to_contain_text("FlowFiles/s")
+    quiet.flow.run_once("Make")
+    expect(end).to_contain_text(re.compile("[1-9][0-9.,K]* FlowFiles/s"))
+    # The server does not send the same answer again.
+    console.page.clock.fast_forward(60_000)
+    expect(end).to_contain_text(re.compile("[^0-9.,]0 FlowFiles/s"))
 
 
 def test_an_error_stands_where_it_arose(console: Console, shop: ServedFlow) -> None:
@@ -137,6 +173,18 @@ def test_an_error_stands_where_it_arose(console: Console, shop: ServedFlow) -> N
     node(console, "Fail").click()
     expect(card(console, "Fail")).to_contain_text(f"cannot read {MARKUP}")
     expect(console.page.locator("main img")).to_have_count(0)
+
+
+def test_an_error_in_a_closed_group_stands_at_the_group(console: Console, shop: ServedFlow) -> None:
+    failing = "Two: {type: Fails, schedule: every 1 hour"
+    shop.apply(FLOW.replace("Two: {type: GenerateFlowFile", failing))
+    shop.flow.start(f"{MARKUP}/Two")
+    console.open("flow")
+    expect(node(console, "Two").locator(".sign")).to_be_visible()
+    button(console.page.locator("main"), f"close {MARKUP}").click()
+    group = node(console, "group of 2")
+    expect(group.locator(".sign")).to_be_visible()
+    expect(group).to_have_accessible_name(re.compile("with warnings or errors"))
 
 
 def test_a_definition_has_its_firings_and_no_secret(console: Console) -> None:
@@ -270,6 +318,20 @@ def test_yaml_is_checked_compared_and_applied(console: Console, shop: ServedFlow
     expect(own.locator(".cm-content")).to_contain_text("name: shop  # ours")
 
 
+def test_yaml_is_not_applied_before_it_is_checked(console: Console) -> None:
+    console.open("flow?view=yaml")
+    own = card(console, "YAML of shop")
+    expect(own).to_contain_text("this is what runs")
+    replace_yaml(console, "penalty_duration: 1 h", "penalty_duration: 2 h")
+    expect(own).to_contain_text("1 difference")
+    expect(button(own, "apply the YAML")).to_be_enabled()
+    console.page.clock.install()
+    console.page.clock.pause_at(console.page.evaluate("Date.now() / 1000 + 60"))
+    console.page.keyboard.insert_text(" # 2")  # the check begins after a rest, which never ends
+    expect(button(own, "apply the YAML")).to_be_disabled()
+    expect(own).to_contain_text("checking …")
+
+
 def test_yaml_that_removes_a_queue_with_flowfiles_is_refused(
     console: Console, shop: ServedFlow
 ) -> None:
@@ -376,3 +438,20 @@ def test_the_parts_are_accessible(
     assert wrong == []
     assert console.page.evaluate("document.documentElement.scrollWidth") <= width
     console.close()
+
+
+def test_the_console_works_below_a_path_of_a_proxy(browser: Browser, tmp_path: Path) -> None:
+    served = ServedFlow(tmp_path / "flow", below="/below/a/path")
+    console = Console(browser, served.url)
+    console.open("flow?view=yaml")  # with the editor, the worker of the layout, and live answers
+    expect(card(console, "YAML of shop")).to_contain_text("this is what runs")
+    node(console, "Make").click()
+    own = card(console, "Make")
+    button(own, "run once Make").click()
+    expect(own).to_contain_text("1 component ran once")
+    expect(console.page.get_by_label(re.compile("in the queue Make"))).to_contain_text("3 ·")
+    assert console.reports == []
+    paths = {urlsplit(one).path for one in console.requests}
+    assert {one for one in paths if not one.startswith("/below/a/path/")} == set()
+    console.context.close()
+    served.close()

@@ -277,6 +277,31 @@ def test_errors_of_the_server_are_shown_beside_the_button(console: Console) -> N
     expect(console.page.get_by_role("alert")).to_contain_text("nothing")
 
 
+def answer_with(page: Page, path: str, answer: object) -> None:
+    page.route(path, lambda route: route.fulfill(json=answer))
+
+
+def test_rows_from_before_are_not_those_of_a_new_supervisor(console: Console) -> None:
+    body = '{"time": "2026-01-01T00:00:00Z", "id": 9007199254740993}'
+    answers: dict[str, object] = {
+        "penstock/v1/broker/stats/topics?*": {"page": [{"topic_name": "old", "partitions": 1}]},
+        "penstock/v1/broker/peek?*": {"messages": [{"body": body}]},
+        "penstock/v1/datasources?search=*": {"found": 1, "datasources": [{"name": "old"}]},
+        "druid/indexer/v1/supervisor": {"id": "old"},
+        "druid/v2/sql": [{"time": "2026-01-01T00:00:00.000Z", "rows": 9}],
+    }
+    for path, answer in answers.items():
+        answer_with(console.page, f"**/{path}", answer)
+    console.page.get_by_label("a topic").check()
+    console.page.get_by_label("topic", exact=True).fill("old")
+    console.page.get_by_role("button", name="show the rows").click()
+    rows = console.page.get_by_role("region", name="rows as they will be loaded")
+    expect(rows).to_contain_text("9007199254740993")
+    console.page.get_by_role("button", name="start the supervisor").click()
+    console.shows("old has 9 rows from before")
+    expect(console.page.get_by_text("can be queried")).to_have_count(0)
+
+
 def test_an_upload_that_another_tab_deletes_is_an_error_in_its_place(
     browser: Browser, address: str, console: Console
 ) -> None:

@@ -117,7 +117,13 @@ ANSWERS: Mapping[str, object] = {
         ],
     },
     "/penstock/v1/datasources": {
-        "sums": {"datasources": 1, "segments": 1_000_000, "bytes": 5 << 30},
+        # That of a datasource that is not in the page.
+        "sums": {
+            "datasources": 1,
+            "segments": 1_000_000,
+            "bytes": 5 << 30,
+            "newestRow": "2026-11-29T10:00:00.000Z",
+        },
         "found": 1,
         "datasources": [
             {
@@ -146,7 +152,12 @@ HOURS = pa.table(
         "n": pa.array([1, 5, 3], pa.int64()),
     }
 )
-EVENTS = pa.table({"__time": HOURS["t"], "place": HOURS["place"], "n": HOURS["n"]})
+EVENTS = pa.table(
+    # The name of the last column cannot be a part of a line NAME=VALUE.
+    {"__time": HOURS["t"], "place": HOURS["place"], "n": HOURS["n"], "a=b": HOURS["place"]}
+)
+LONG = 2**53 + 1
+LONGS = pa.table({"id": pa.array([LONG], pa.int64()), "more": [[-LONG, 7]]})
 MEASURED = pa.table(
     {
         "id": pa.array([9, 7], pa.int64()),
@@ -195,7 +206,8 @@ class StubSql:
             raise InvalidRequest("no column wrong, line 1, column 8")
         if sql.startswith("EXPLAIN ANALYZE\nSELECT wrong"):
             raise InvalidRequest("no column wrong, line 2, column 8")
-        table = EVENTS if "FROM clicks" in sql else MANY if sql == "SELECT many" else HOURS
+        tables = {"SELECT many": MANY, "SELECT longs": LONGS}
+        table = EVENTS if "FROM clicks" in sql else tables.get(sql, HOURS)
         if sql.startswith("EXPLAIN ANALYZE"):
             table = MEASURED
         elif sql.startswith("EXPLAIN"):
@@ -286,6 +298,7 @@ def test_numbers_of_home_lead_to_their_pages(console: Console) -> None:
     pipe = console.page.locator(".pipe")
     expect(pipe).to_contain_text("1 datasource")
     expect(pipe).not_to_contain_text("1 datasources")
+    expect(pipe).to_contain_text(re.compile("newest row .* ago"))
     numbers = {
         "5,000 supervisors": "#/supervisors",
         "2 running": "#/tasks?state=RUNNING",
@@ -374,6 +387,95 @@ def test_tabs_are_kept_and_a_link_opens_one(console: Console) -> None:
     console.page.get_by_role("button", name="close tab").click()
     expect(tabs).to_have_count(2)
     console.page.reload()
+
+
+def test_a_link_is_followed_while_the_page_is_shown(console: Console) -> None:
+    console.open("sql?query=SELECT%201")
+    editor = console.page.get_by_label("statement", exact=True)
+    expect(editor).to_contain_text("SELECT 1")
+    console.page.evaluate("location.hash = '#/sql?query=SELECT%202&engine=fast'")
+    expect(editor).to_contain_text("SELECT 2")
+    expect(console.page.get_by_label("engine")).to_have_value("fast")
+    console.page.go_back()
+    expect(editor).to_contain_text("SELECT 1")
+    expect(console.page.get_by_role("tab")).to_have_count(2)
+
+
+def test_a_query_that_may_not_be_cancelled_is_not_called_cancelled(console: Console) -> None:
+    reason = {"error": "the router restarts"}
+    console.expect("DELETE", 503, "/druid/v2/sql/.*", "the router restarts")
+    console.open("sql")
+    console.write("SELECT 7")
+    with console.page.expect_request("**/druid/v2/sql"):
+        console.page.route("**/druid/v2/sql", lambda route: None)
+        console.page.get_by_role("button", name="run", exact=True).click()
+    console.page.route("**/druid/v2/sql/*", lambda route: route.fulfill(status=503, json=reason))
+    console.page.get_by_role("button", name="cancel", exact=True).click()
+    expect(console.page.get_by_role("alert")).to_have_text(
+        "the query may still run: the router restarts"
+    )
+
+
+def test_an_editor_that_cannot_be_loaded_is_an_error(console: Console) -> None:
+    console.expect("GET", 503, "/console/editors.js", "the router restarts")
+    console.page.route("**/console/editors.js", lambda route: route.fulfill(status=503))
+    console.open("sql")
+    expect(console.page.get_by_role("alert")).to_contain_text("the editor cannot be loaded")
+
+
+def test_integers_keep_their_digits(console: Console) -> None:
+    console.open("sql")
+    run(console, "SELECT longs")
+    rows = console.page.get_by_role("region", name="rows")
+    expect(rows.locator("td").first).to_have_text(str(LONG))
+    expect(rows.locator("td").nth(1)).to_have_text(f"[-{LONG},7]")
+    files = {}
+    for name in ("CSV", "JSON"):
+        with console.page.expect_download() as found:
+            console.page.get_by_role("button", name=name, exact=True).click()
+        files[name] = Path(found.value.path()).read_text()
+    assert json.loads(files["JSON"]) == [{"id": LONG, "more": [-LONG, 7]}]
+    assert files["CSV"].splitlines()[1] == f'{LONG},"[-{LONG},7]"'
+    console.page.get_by_role("button", name="numbers").click()
+    expect(console.page.locator("dl.large")).to_contain_text(f"{LONG:,}")
+
+
+def test_an_answer_that_is_cut_off_is_an_error(console: Console) -> None:
+    console.open("sql")
+    console.page.route(
+        "**/druid/v2/sql",
+        lambda route: route.fulfill(body='[["n"],["BIGINT"],[1]', content_type="application/json"),
+    )
+    run(console, "SELECT 1")
+    expect(console.page.get_by_role("alert")).to_contain_text("ended before it was complete")
+
+
+def test_a_chart_has_the_colours_of_the_theme(console: Console) -> None:
+    console.open("sql")
+    run(console, "SELECT hours")
+    console.page.get_by_role("button", name="bars", exact=True).click()
+    expect(console.page.get_by_role("img", name="rows as a chart")).to_be_visible()
+    drawn = "document.querySelector('.chart canvas').toDataURL()"
+    light = console.page.evaluate(drawn)
+    console.page.get_by_role("button", name="theme: system").click()
+    console.page.get_by_role("button", name="theme: light").click()
+    console.page.wait_for_function(f"(before) => {drawn} !== before", arg=light)
+    console.page.emulate_media(color_scheme="dark")
+    dark = console.page.evaluate(drawn)
+    console.page.get_by_role("button", name="theme: dark").click()
+    assert console.page.evaluate(drawn) == dark  # as the system
+
+
+def test_a_page_that_cannot_show_an_answer_leaves_the_others(
+    browser: Browser, address: str
+) -> None:
+    made = Console(browser, address)
+    made.page.route("**/penstock/v1/trace/message?**", lambda route: route.fulfill(json={}))
+    made.open("trace?topic=t&offset=0")
+    expect(made.page.get_by_role("alert")).to_contain_text("cannot show an answer of the server")
+    made.page.get_by_role("link", name="SQL", exact=True).click()
+    made.shows("Statement")
+    made.context.close()  # the error is in the console of the browser
 
 
 def test_earlier_statements_are_found(console: Console) -> None:

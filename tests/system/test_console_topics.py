@@ -128,7 +128,9 @@ def test_a_topic_and_a_channel_are_made_paused_emptied_and_deleted(
     console.page.get_by_label("name", exact=True).fill("made")
     console.page.get_by_label("stream partitions").fill("2")
     press(console, "create the topic")
-    console.page.get_by_role("link", name="made", exact=True).click()
+    console.page.get_by_role("link", name="made", exact=True).press("Enter")
+    # The link is gone with its page.
+    expect(console.page.locator("main")).to_be_focused()
     console.page.get_by_label("new channel").fill("archive")
     press(console, "create the channel")
     channels = console.page.get_by_role("region", name="channels")
@@ -271,6 +273,113 @@ def test_large_binary_and_hostile_messages_are_shown(
     console.page.get_by_label("or from the time").fill("2100-01-01T00:00:00")
     press(console, "read")
     console.shows("0 of 0 messages")
+
+
+def test_json_is_shown_with_its_own_numbers(console: Console, topics: ServedTopics) -> None:
+    deep = b"[" * 5_000 + b"]" * 5_000
+    long = b'{"id": 9007199254740993, "price": 1.10, "a\\u00e4": [], "b": [{"c": "[,]"}]}'
+    topics.publish("numbers", long, deep)
+    console.open("topics/numbers")
+    press(console, "read")
+    shown = messages(console).locator("pre")
+    lines = ["{", '  "id": 9007199254740993,', '  "price": 1.10,', '  "aä": [],', '  "b": [']
+    lines += ["    {", '      "c": "[,]"', "    }", "  ]", "}"]
+    expect(shown).to_have_count(2)
+    assert shown.first.inner_text() == "\n".join(lines)
+    # Indented, it would have 50 MB.
+    assert len(shown.last.inner_text()) == len(deep)
+
+
+def test_messages_are_those_of_the_chosen_partition(console: Console, topics: ServedTopics) -> None:
+    topics.broker.ask("POST", "/topic/create?topic=parted&partitions=2")
+    for partition, number in ((0, 60), (1, 3)):
+        for at in range(number):
+            path = f"/pub?topic=parted&partition={partition}"
+            assert topics.broker.ask("POST", path, b"%d of %d" % (at, partition)).status == 200
+    console.open("topics/parted")
+    press(console, "read")
+    expect(messages(console)).to_have_count(50)
+    console.page.get_by_role("combobox", name="partition", exact=True).select_option("1")
+    # Its offsets are not those of the messages that were shown.
+    expect(messages(console)).to_have_count(0)
+    expect(console.page.get_by_role("button", name="next messages")).to_have_count(0)
+    press(console, "read")
+    expect(messages(console)).to_have_count(3)
+    expect(messages(console).first).to_contain_text("0 of 1")
+    expect(console.page).to_have_url(re.compile("partition=1"))
+
+
+def test_what_ends_later_leaves_the_address_of_another_page(
+    console: Console, topics: ServedTopics
+) -> None:
+    topics.create("later")
+    topics.publish("later.dead-letter", letter(1, "later"))
+    page = console.page
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route("**/topic/redrive?*", hold)
+    console.open("topics/later.dead-letter")
+    with page.expect_request("**/topic/redrive?*"):
+        messages(console).first.get_by_role("button", name="redrive the dead letter").click()
+    page.evaluate("location.hash = '#/topics/later'")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Topics / later")
+    with page.expect_response("**/topic/redrive?*"):
+        held[0].continue_()
+    page.evaluate("() => new Promise((ended) => setTimeout(ended, 100))")
+    assert page.url.endswith("#/topics/later")
+    # The same for a text that is not reported yet.
+    console.open("topics")
+    left = page.evaluate(
+        """async () => {
+          const field = document.querySelector("input[type=search]");
+          field.value = "x";
+          field.dispatchEvent(new Event("input", { bubbles: true }));
+          location.hash = "#/topics/later";
+          await new Promise((ended) => setTimeout(ended, 500));
+          return location.hash;
+        }"""
+    )
+    assert left == "#/topics/later"
+
+
+def test_a_link_to_a_list_changes_the_text_that_is_searched(console: Console) -> None:
+    console.open("topics?search=nothing")
+    field = console.page.get_by_role("searchbox")
+    expect(field).to_have_value("nothing")
+    console.page.get_by_role("link", name="Topics", exact=True).click()
+    expect(field).to_have_value("")
+
+
+def test_a_redrive_that_fails_reports_what_was_redriven(
+    console: Console, topics: ServedTopics
+) -> None:
+    topics.broker.ask("POST", "/topic/create?topic=half.dead-letter&partitions=2")
+    topics.create("constructor")  # as a property of every object is called
+    for partition in range(2):
+        path = f"/pub?topic=half.dead-letter&partition={partition}"
+        body = letter(partition, "constructor")
+        assert topics.broker.ask("POST", path, body).status == 200
+    console.open("topics/half.dead-letter")
+    expect(messages(console)).to_have_count(1)
+    busy = {"message": "the broker is busy"}
+    console.expect("POST", 503, "/penstock/v1/broker/topic/redrive", "the broker is busy")
+
+    def refuse_second(route: Route) -> None:
+        if "partition=1" in route.request.url and "preview" not in route.request.url:
+            route.fulfill(status=503, json=busy)
+        else:
+            route.continue_()
+
+    console.page.route("**/topic/redrive?*", refuse_second)
+    press(console, "redrive all dead letters")
+    confirm(console, "2 to constructor")
+    expect(console.page.get_by_role("alert")).to_have_text(
+        "redriven: 1 to constructor. Then: the broker is busy"
+    )
+    console.page.unroute_all()
 
 
 def test_dead_letters_are_redriven(console: Console, topics: ServedTopics) -> None:

@@ -5,7 +5,7 @@ import { useState } from "preact/hooks";
 import { Action } from "../actions";
 import type { ColumnRow, DatasourcePage, DatasourceSums, ListedDatasource, StateSums } from "../answers";
 import { call, check, get, withParams } from "../api";
-import { keep, keptOf, type Counted } from "../counted_values";
+import { keepCounted, keptOf, type Counted } from "../counted_values";
 import { ago, count, exactly, size, time } from "../format";
 import { useLive, useLiveKept } from "../live";
 import { useAsked } from "../newest";
@@ -203,7 +203,7 @@ function Columns({ name, listed }: { name: string; listed: ListedDatasource | un
       at: Date.now(),
       state,
     };
-    keep(name, made);
+    keepCounted(name, made);
     setFound(made);
     return "";
   }

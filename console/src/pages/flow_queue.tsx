@@ -5,6 +5,7 @@ import { useEffect, useState } from "preact/hooks";
 import { Action } from "../actions";
 import type { DropRequest, FlowConnection, QueuedFlowFile, QueueList } from "../answers";
 import { call, get, getBytes, save, withParams } from "../api";
+import { laidOutJson } from "../exact_json";
 import { count, counted, size, time } from "../format";
 import { useLive } from "../live";
 import { useNewest } from "../newest";
@@ -313,11 +314,11 @@ function inForm(form: Form, bytes: Uint8Array, offset: number): string {
   const text = new TextDecoder().decode(bytes);
   if (form === "text") return text;
   try {
-    return JSON.stringify(JSON.parse(text), null, 2);
+    return laidOutJson(text, 2);
   } catch (error) {
     const lines = text.split("\n").filter((line) => line.trim() !== "");
     try {
-      return lines.map((line) => JSON.stringify(JSON.parse(line), null, 2)).join("\n");
+      return lines.map((line) => laidOutJson(line, 2)).join("\n");
     } catch {
       return `This part is not JSON: ${(error as Error).message}`;
     }

@@ -1,7 +1,7 @@
 // The picture of the flow: its nodes and queues, with what waits where, and what holds it up.
 import type { JSX } from "preact";
 
-import type { FlowComponent, FlowEdge, FlowGroup, FlowSummary } from "../answers";
+import type { Bulletin, FlowComponent, FlowEdge, FlowGroup, FlowSummary } from "../answers";
 import {
   edgeId,
   LABEL_HEIGHT,
@@ -12,7 +12,7 @@ import {
 } from "../flow_graph";
 import type { Layout, Point } from "../flow_layout";
 import { short, size } from "../format";
-import { useRates } from "../rates";
+import { useCountedUntil, useRates } from "../rates";
 import { link, place } from "../router";
 import { ErrorBox, useWidth, type Tone } from "../ui";
 
@@ -40,8 +40,8 @@ interface ViewProps {
   /** Time of the answer, in ms. */
   at: number;
   search: string;
-  /** Ids of the components with warnings and errors. */
-  failed: Set<string>;
+  /** The components with warnings and errors. */
+  failed: Bulletin[];
   selected: string;
   onGroup: (group: string) => void;
 }
@@ -50,7 +50,9 @@ export function FlowView({ status, at, search, failed, selected, onGroup }: View
   const [host, width] = useWidth();
   const { layout, error } = useLayout(status, (width || window.innerWidth) < NARROW_PX);
   const rates = useRates();
+  const until = useCountedUntil(at);
   const causes = new Set(status.causes);
+  const failedIds = new Set(failed.map((one) => one.component));
   return (
     <div ref={host}>
       {error && <ErrorBox error={error} />}
@@ -77,10 +79,10 @@ export function FlowView({ status, at, search, failed, selected, onGroup }: View
                 key={one.id}
                 middle={layout.nodes[one.id]}
                 component={one}
-                rate={rates(one.id, one.in + one.created, at)}
+                rate={rates(one.id, one.in + one.created, until)}
                 isCause={causes.has(one.id)}
                 isFound={search !== "" && one.name.toLowerCase().includes(search.toLowerCase())}
-                hasFailed={failed.has(one.id)}
+                hasFailed={failedIds.has(one.id)}
                 isSelected={selected === one.id}
               />
             ))}
@@ -89,6 +91,7 @@ export function FlowView({ status, at, search, failed, selected, onGroup }: View
                 key={one.id}
                 middle={layout.nodes[one.id]}
                 group={one}
+                hasFailed={failed.some((bulletin) => bulletin.name.startsWith(`${one.path}/`))}
                 isSelected={selected === one.path}
                 onGroup={onGroup}
               />
@@ -179,7 +182,7 @@ function Box({ middle, kinds, title, lines, href, hasFailed, onClick }: BoxProps
         </text>
       ))}
       {hasFailed && (
-        <text x={left + NODE_WIDTH - 22} y={top + 24} class="sign" aria-hidden="true">
+        <text x={left + NODE_WIDTH - 22} y={top + 24} class="sign" role="img" aria-label="with warnings or errors">
           ▲
         </text>
       )}
@@ -230,11 +233,13 @@ function NodeView({
 function GroupView({
   middle,
   group,
+  hasFailed,
   isSelected,
   onGroup,
 }: {
   middle: Point | undefined;
   group: FlowGroup;
+  hasFailed: boolean;
   isSelected: boolean;
   onGroup: (group: string) => void;
 }): JSX.Element | null {
@@ -249,9 +254,14 @@ function GroupView({
         `group of ${short(group.components)}${invalid > 0 ? `, ${invalid} invalid` : ""}`,
         isCause ? "holds others up" : `${short(group.queued)} wait in it`,
       ]}
-      kinds={[TONES[invalid > 0 ? "invalid" : "group"] ?? "idle", isCause && "cause", isSelected && "selected"]}
+      kinds={[
+        TONES[invalid > 0 ? "invalid" : "group"] ?? "idle",
+        isCause && "cause",
+        hasFailed && "failed",
+        isSelected && "selected",
+      ]}
       href={linkTo({ group: group.path })}
-      hasFailed={false}
+      hasFailed={hasFailed}
       onClick={(event) => {
         event.preventDefault();
         onGroup(group.path);

@@ -85,6 +85,8 @@ export function YamlCard({ revision, name }: { revision: number; name: string })
   };
   const changed = (text: string): void => {
     if (draft.value !== null) draft.value = { ...draft.value, text };
+    // At once: what was found is not about this text, which must not be applied unseen.
+    setChecking(true);
     window.clearTimeout(timer.current);
     timer.current = window.setTimeout(() => void checkText(text), REST_MS + text.length * REST_MS_OF_CHARACTER);
   };
@@ -107,6 +109,7 @@ export function YamlCard({ revision, name }: { revision: number; name: string })
       isShown = false;
       window.clearTimeout(timer.current);
       editor.current?.destroy();
+      editor.current = null;
     };
   }, []);
   // What runs has changed, so the difference has, too.

@@ -4,6 +4,7 @@ import type { JSX } from "preact";
 
 import type { Bulletins, FlowSummary } from "../answers";
 import { withParams } from "../api";
+import { keep, kept } from "../browser_memory";
 import { count, time } from "../format";
 import { useLive, useLiveKept } from "../live";
 import { ManualLink } from "../manual";
@@ -19,27 +20,19 @@ const BUTTONS = 40;
 const CLOSED_BUTTONS = 8;
 const BULLETINS = 50;
 const BULLETINS_READ = 200; // each has up to 2,000 characters
-const OPEN = "penstock.flow.open";
+const OPEN = "flow-open";
 
 /** The groups that this tab has opened; none yet: the server opens all of a small flow. */
-const open = signal<string[] | undefined>(kept());
+const open = signal<string[] | undefined>(openBefore());
 
-function kept(): string[] | undefined {
-  try {
-    const found: unknown = JSON.parse(sessionStorage.getItem(OPEN) ?? "");
-    return Array.isArray(found) ? found.map(String) : undefined;
-  } catch {
-    return undefined;
-  }
+function openBefore(): string[] | undefined {
+  const found = kept(OPEN, "tab");
+  return Array.isArray(found) ? found.map(String) : undefined;
 }
 
 function setOpen(groups: string[]): void {
   open.value = groups;
-  try {
-    sessionStorage.setItem(OPEN, JSON.stringify(groups));
-  } catch {
-    // Without storage, they stay open until the page is loaded again.
-  }
+  keep(OPEN, groups, "tab");
 }
 
 export function Flows(): JSX.Element {
@@ -128,7 +121,7 @@ function Parts({
               status={status}
               at={at}
               search={search}
-              failed={new Set(bulletins.map((one) => one.component))}
+              failed={bulletins}
               selected={part || queue || group}
               onGroup={(path) => {
                 toggle(status, path);
@@ -148,7 +141,7 @@ function Parts({
         />
       )}
       {queue !== "" && <QueueCard key={queue} id={queue} />}
-      {group !== "" && <GroupCard status={status} path={group} />}
+      {group !== "" && <GroupCard key={group} status={status} path={group} />}
       {!isEmpty && (
         <Card title="Warnings and errors" wide>
           <Table

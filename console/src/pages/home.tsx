@@ -18,7 +18,7 @@ import { BROKER, get, withParams } from "../api";
 import { ago, count, counted, duration, exactly, short, size, time } from "../format";
 import { useLive, useLiveKept, type Live } from "../live";
 import { useNewest } from "../newest";
-import { useRates } from "../rates";
+import { useCountedUntil, useRates } from "../rates";
 import { link } from "../router";
 import { Answer, Card, Figure, isRefused, State, Table, type Tone } from "../ui";
 import { HostCard } from "./host";
@@ -31,6 +31,7 @@ const WAITS_SHOWN = 50;
 /** How the topics of dead letters end, unless a spec or a channel names another one. */
 const LETTERS = ".dead-letter";
 const LETTER_TOPICS = 8;
+const LETTER_PARTITIONS = 8;
 const LETTERS_MS = 300_000;
 const BAD_LEVELS = new Set(["WARNING", "ERROR", "CRITICAL"]);
 
@@ -70,10 +71,8 @@ export function Home(): JSX.Element {
   const rates = useRates();
   const rate = topics.value && rates("messages", topics.value.message_count, topics.value.at);
   const byteRate = topics.value && rates("bytes", topics.value.message_bytes, topics.value.at);
-  // An answer that has not changed is not sent again: nothing moves then.
-  const isFlowQuiet = Date.now() - flow.at > 3 * SELDOM_S * 1_000;
-  const flowRate =
-    flow.value && rates("flow", flow.value.totals.in + flow.value.totals.created, isFlowQuiet ? Date.now() : flow.at);
+  const flowUntil = useCountedUntil(flow.at);
+  const flowRate = flow.value && rates("flow", flow.value.totals.in + flow.value.totals.created, flowUntil);
   return (
     <>
       <h1>
@@ -239,7 +238,7 @@ function Pipe({
   const counts = tasks.value?.counts;
   const totals = flow.value?.totals;
   const sums = supervisors.value?.sums;
-  const newest = newestTime(datasources.value);
+  const newest = Date.parse(datasources.value?.sums?.newestRow ?? "");
   const parts: Part[] = [
     {
       title: "Producers",
@@ -294,7 +293,7 @@ function Pipe({
       lines: [
         [counted(datasources.value?.sums?.datasources, "datasource")],
         [size(datasources.value?.sums?.bytes)],
-        ...(newest === undefined ? [] : [[`newest row ${ago(newest, Date.now())}`] as [string]]),
+        ...(Number.isNaN(newest) ? [] : [[`newest row ${ago(newest, Date.now())}`] as [string]]),
       ],
       tone: toneOf(datasources),
     },
@@ -325,11 +324,6 @@ function toneOf(live: Live<unknown>, isBad = false, isWarned = false): Tone {
   if (isRefused(live)) return "idle";
   if (live.error !== undefined || isBad) return "bad";
   return isWarned ? "warn" : "good";
-}
-
-function newestTime(found: DatasourcePage | undefined): number | undefined {
-  const times = (found?.datasources ?? []).map((one) => Date.parse(one.newestRow ?? "")).filter(Number.isFinite);
-  return times.length > 0 ? Math.max(...times) : undefined;
 }
 
 function NewData({ found }: { found: DatasourcePage }): JSX.Element {
@@ -496,7 +490,7 @@ function useNewLetters(): NewLetters[] {
 async function newLetters(topic: TopicRow, stop: AbortSignal): Promise<NewLetters> {
   const timestamp = Date.now() - HOUR_MS;
   const letters = { topic: topic.topic_name, messages: 0, at: 0 };
-  for (let partition = 0; partition < Math.min(topic.partitions, LETTER_TOPICS); partition += 1) {
+  for (let partition = 0; partition < Math.min(topic.partitions, LETTER_PARTITIONS); partition += 1) {
     const params = { topic: topic.topic_name, partition, timestamp, count: 1, body_bytes: 1 };
     const { messages, latest } = await get<Peek>(withParams(`${BROKER}/peek`, params), stop);
     const [first] = messages;

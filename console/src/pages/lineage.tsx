@@ -162,7 +162,7 @@ function Tree({ found, first }: { found: Found; first: number }): JSX.Element {
     <div class="lineage">
       <Relatives {...shown} title="from" of={shown.of} map={parents} number={first} seen={new Set([first])} />
       <p>
-        <Node found={found} number={first} isFirst />
+        <Node key={first} found={found} number={first} isFirst />
       </p>
       <Relatives {...shown} title="into" of={shown.of} map={children} number={first} seen={new Set([first])} />
     </div>

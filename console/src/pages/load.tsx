@@ -4,7 +4,7 @@ import { useState } from "preact/hooks";
 
 import { Action } from "../actions";
 import type { InputSample, SegmentTimeline, TimelineCell } from "../answers";
-import { ApiError, call, check, get, withParams } from "../api";
+import { ApiError, call, checkExactly, get, withParams } from "../api";
 import { exactly, instant, intervalText, shortTime } from "../format";
 import { Progress, type Submitted } from "../load_progress";
 import { ShapeRows } from "../load_rows";
@@ -44,7 +44,7 @@ export function Load(): JSX.Element {
       async (signal) => {
         await rest(restMs);
         signal.throwIfAborted();
-        return check<InputSample>("POST", SAMPLE, {}, signal, body);
+        return checkExactly<InputSample>(SAMPLE, signal, body);
       },
       (sample) => {
         found(sample);

@@ -1,14 +1,14 @@
 // Lookups: the small tables that statements and flows join by name.
 import type { JSX } from "preact";
-import { useState } from "preact/hooks";
 
 import { Action } from "../actions";
 import type { LookupState, Lookups as LookupList, LookupWithSpec } from "../answers";
-import { call, get } from "../api";
+import { call } from "../api";
 import { ago, count, exactly, size, time } from "../format";
 import { useLive } from "../live";
 import { useAsked } from "../newest";
 import { link } from "../router";
+import { SpecDetails } from "../spec_details";
 import { answered } from "../sql_answers";
 import { Rows } from "../sql_rows";
 import { Answer, Card, ErrorBox, Figure, State, Table } from "../ui";
@@ -17,7 +17,6 @@ import { quoted } from "./datasources";
 const OWN = "/penstock/v1/lookups";
 const EVERY_S = 5;
 const ROWS_SHOWN = 1_000;
-const SPEC_CHARACTERS = 50_000;
 
 export function Lookups({ parts }: { parts: string[] }): JSX.Element {
   const [name] = parts;
@@ -131,7 +130,7 @@ function One({ lookup }: { lookup: LookupState }): JSX.Element {
         <Contents statement={statement} lookup={lookup} />
       </Card>
       <Card title="Spec" wide>
-        <Spec path={path} version={lookup.version} />
+        <SpecDetails path={path} version={lookup.version} specOf={(found) => (found as LookupWithSpec).spec} />
       </Card>
     </div>
   );
@@ -151,25 +150,5 @@ function Contents({ statement, lookup }: { statement: string; lookup: LookupStat
         </p>
       )}
     </>
-  );
-}
-
-function Spec({ path, version }: { path: string; version: number }): JSX.Element {
-  const [isOpen, setOpen] = useState(false);
-  const { value, error } = useAsked<LookupWithSpec>(isOpen ? `${path} ${version}` : undefined, (signal) =>
-    get(path, signal),
-  );
-  const text = value && JSON.stringify(value.spec, null, 2);
-  return (
-    <details onToggle={(event) => setOpen(event.currentTarget.open)}>
-      <summary>show the spec as JSON; secrets are masked</summary>
-      {error && <ErrorBox error={error} />}
-      {text !== undefined && (
-        <pre class="log" tabIndex={0}>
-          {text.slice(0, SPEC_CHARACTERS)}
-          {text.length > SPEC_CHARACTERS && `\n… ${count(text.length)} characters`}
-        </pre>
-      )}
-    </details>
   );
 }

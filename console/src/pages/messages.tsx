@@ -5,7 +5,8 @@ import { useEffect, useRef, useState } from "preact/hooks";
 
 import { Action } from "../actions";
 import type { Peek, PeekedMessage, Redrive, Topic } from "../answers";
-import { BROKER, bytes, get, post, save, withParams, type Params } from "../api";
+import { ApiError, BROKER, bytes, get, post, save, withParams, type Params } from "../api";
+import { laidOutJson } from "../exact_json";
 import { count, exactly, size, time } from "../format";
 import { useAsked, useNewest } from "../newest";
 import { link, place, setParams } from "../router";
@@ -54,15 +55,17 @@ export function Messages({ topic, published }: { topic: Topic; published: Publis
   async function read(begin: Params, wanted = filter): Promise<void> {
     const params = { topic: name, partition, count: LIMIT, ...paramsOf(wanted), ...begin };
     const { offset, timestamp } = begin;
-    // Before the answer arrives, because another page may be open then.
-    setParams({
-      ...wanted,
-      partition: partition === 0 ? undefined : String(partition),
-      offset: offset === undefined ? undefined : String(offset),
-      time: timestamp === undefined ? undefined : new Date(Number(timestamp)).toISOString().slice(0, 19),
-    });
     await newest.ask(
-      (signal) => get<Peek>(withParams(`${BROKER}/peek`, { ...params, body_bytes: SHOWN_BYTES }), signal),
+      (signal) => {
+        // Before the answer arrives, and never after this page was left: the address is another page's then.
+        setParams({
+          ...wanted,
+          partition: partition === 0 ? undefined : String(partition),
+          offset: offset === undefined ? undefined : String(offset),
+          time: timestamp === undefined ? undefined : new Date(Number(timestamp)).toISOString().slice(0, 19),
+        });
+        return get<Peek>(withParams(`${BROKER}/peek`, { ...params, body_bytes: SHOWN_BYTES }), signal);
+      },
       (answer) => {
         setFound(answer);
         setAsked(params);
@@ -70,6 +73,15 @@ export function Messages({ topic, published }: { topic: Topic; published: Publis
       },
       setError,
     );
+  }
+
+  // Offsets of one stream partition mean nothing in another one.
+  function choosePartition(chosen: number): void {
+    newest.end();
+    setPartition(chosen);
+    setFound(undefined);
+    setAsked(undefined);
+    setError(undefined);
   }
 
   const start = (): Params =>
@@ -104,7 +116,9 @@ export function Messages({ topic, published }: { topic: Topic; published: Publis
   const change = (changes: Partial<Filter>): void => newer.current(changes);
   // What was begun from an earlier render reads with the filter of this one.
   const again = useRef<() => void>(() => undefined);
-  again.current = () => void read({ offset: asked?.["offset"], timestamp: asked?.["timestamp"] });
+  again.current = () => {
+    if (asked) void read({ offset: asked["offset"], timestamp: asked["timestamp"] });
+  };
 
   const letters = found && (found.origins.length > 0 || found.messages.some((one) => one.dead_letter));
   const listed = isNewestFirst ? [...(found?.messages ?? [])].reverse() : (found?.messages ?? []);
@@ -120,7 +134,7 @@ export function Messages({ topic, published }: { topic: Topic; published: Publis
         {topic.partitions.length > 1 && (
           <label>
             partition{" "}
-            <select value={partition} onChange={(event) => setPartition(Number(event.currentTarget.value))}>
+            <select value={partition} onChange={(event) => choosePartition(Number(event.currentTarget.value))}>
               {topic.partitions.map((one) => (
                 <option key={one.partition} value={one.partition}>
                   {one.partition}
@@ -456,7 +470,8 @@ async function redriveAll(
   signal?: AbortSignal,
 ): Promise<Redrive> {
   const sum: Redrive = {
-    redriven: {},
+    // Without a prototype: a topic may be called constructor.
+    redriven: Object.create(null) as Record<string, number>,
     already: 0,
     skipped: 0,
     reasons: [],
@@ -466,11 +481,14 @@ async function redriveAll(
     total: 0,
   };
   let requests = 0;
+  let soFar = "";
   for (const { partition, latest } of topic.partitions) {
     let offset: number | undefined;
-    while ((offset === undefined || offset < latest) && requests < REQUESTS_MAX) {
+    while (offset === undefined || offset < latest) {
+      if (requests === REQUESTS_MAX)
+        throw new Error(`${soFar || "not all could be counted"}; there are more dead letters: redrive again`);
       const path = withParams(`${BROKER}/topic/redrive`, { ...params, partition, offset, end: latest });
-      const report = await post<Redrive>(path, "", signal);
+      const report = await stepAfter(soFar, post<Redrive>(path, "", signal));
       requests += 1;
       for (const [target, number] of Object.entries(report.redriven)) {
         sum.redriven[target] = (sum.redriven[target] ?? 0) + number;
@@ -479,11 +497,22 @@ async function redriveAll(
       sum.skipped += report.skipped;
       sum.reasons.push(...report.reasons.slice(0, REASONS_SHOWN));
       sum.total = report.total;
+      if (params["preview"] === undefined && total(sum) > 0) soFar = summary(sum);
       onStep({ ...sum });
       offset = report.next_offset;
     }
   }
   return sum;
+}
+
+/** An answer, or its error with what the steps before have published. */
+async function stepAfter(soFar: string, answer: Promise<Redrive>): Promise<Redrive> {
+  try {
+    return await answer;
+  } catch (error) {
+    if (soFar === "" || !(error instanceof ApiError)) throw error;
+    throw new ApiError(error.status, `${soFar}. Then: ${error.message}`);
+  }
 }
 
 const total = (report: Redrive): number =>
@@ -504,7 +533,7 @@ function textOf(message: { size?: number; body?: string; body_base64?: string })
   const text = message.body ?? message.body_base64 ?? "";
   if ((message.size ?? 0) > SHOWN_BYTES || !/^\s*[[{]/.test(text)) return text;
   try {
-    return JSON.stringify(JSON.parse(text), null, 2);
+    return laidOutJson(text, 2);
   } catch {
     return text;
   }

@@ -5,6 +5,7 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/ho
 import type { ColumnRow } from "../answers";
 import { ApiError, bytes, call, newId, save } from "../api";
 import { Action } from "../actions";
+import { exactText } from "../exact_json";
 import { ago, count, duration, exactly } from "../format";
 import { place, setParams } from "../router";
 import { answered, engineNamed, ENGINES, requestOf, SQL, type Engine } from "../sql_answers";
@@ -20,6 +21,7 @@ import {
   opened,
   remember,
   TABS_MAX,
+  withStatement,
   type Tabs,
 } from "../sql_history";
 import { Plan, planOf } from "../sql_plan";
@@ -34,6 +36,7 @@ const KEPT_ROWS_MAX = 300_000;
 const HISTORY_SHOWN = 30;
 const DESCRIBED_MAX = 30;
 const SAVE_MS = 500;
+const LINKED_CHARACTERS_MAX = 100_000;
 /** On a line of its own, so that columns in errors are those of the statement. */
 const EXPLAIN = { plan: "EXPLAIN FORMATTED\n", times: "EXPLAIN ANALYZE\n" };
 
@@ -66,6 +69,16 @@ async function namesForCompletion(): Promise<Names> {
   };
 }
 
+const CANCELLED = new Error("the query was cancelled");
+
+/** A query that runs. */
+interface Running {
+  id: string;
+  stop: AbortController;
+  /** Once it is cancelled, what the server said to that, as the error of the query. */
+  end: Promise<Error>;
+}
+
 /** What a tab shows below its statement. */
 interface Shown {
   result?: Result;
@@ -77,7 +90,8 @@ interface Shown {
 export function Sql(): JSX.Element {
   const [tabs, setTabs] = useState<Tabs>(() => firstTabs(place.value.params.get("query")));
   const [shown, setShown] = useState<Map<string, Shown>>(new Map());
-  const [running, setRunning] = useState<{ id: string; tab: string; stop: AbortController } | null>(null);
+  const [running, setRunning] = useState<Running | null>(null);
+  const [failure, setFailure] = useState<Error>();
   const [engine, setEngine] = useState<Engine>(() => engineNamed(place.value.params.get("engine")));
   const host = useRef<HTMLDivElement>(null);
   const editor = useRef<Editor | null>(null);
@@ -102,12 +116,26 @@ export function Sql(): JSX.Element {
         () => void now.current.run(),
       );
     }
-    void load();
+    load().catch((error: Error) => {
+      if (isShown) setFailure(new Error(`the editor cannot be loaded: ${error.message}. Load the page again`));
+    });
     return () => {
       isShown = false;
       editor.current?.destroy();
+      editor.current = null;
     };
   }, []);
+
+  // A link to a statement may be opened while this page is shown.
+  const linked = place.value.params.get("query") ?? "";
+  const known = useRef(linked);
+  useEffect(() => {
+    if (linked === known.current) return;
+    known.current = linked;
+    if (linked === "") return;
+    show(withStatement(now.current.tabs, linked));
+    setEngine(engineNamed(place.value.params.get("engine")));
+  }, [linked]);
 
   useEffect(() => {
     const timer = window.setTimeout(() => keepTabs(tabs), SAVE_MS);
@@ -142,9 +170,12 @@ export function Sql(): JSX.Element {
     const tab = tabs.active;
     const id = newId();
     const stop = new AbortController();
-    setRunning({ id, tab, stop });
+    const own: Running = { id, stop, end: Promise.resolve(CANCELLED) };
+    setRunning(own);
     editor.current?.setError(null);
-    setParams({ query: statement, engine });
+    // A browser refuses addresses of megabytes.
+    known.current = statement.length > LINKED_CHARACTERS_MAX ? "" : statement;
+    setParams({ query: known.current, engine });
     remember(statement);
     const found: Shown = { ran: statement };
     try {
@@ -152,7 +183,7 @@ export function Sql(): JSX.Element {
       const of = before === "" ? { id, engine } : { id };
       found.result = await answered(before + statement, stop.signal, of);
     } catch (failure) {
-      const error = stop.signal.aborted ? new Error("the query was cancelled") : (failure as Error);
+      const error = stop.signal.aborted ? await own.end : (failure as Error);
       found.error = before === "" ? error : withoutLine(error);
       // Another tab may be open now, or the statement edited.
       const isShown = now.current.tabs.active === tab && editor.current?.text() === statement;
@@ -170,8 +201,12 @@ export function Sql(): JSX.Element {
 
   function cancel(): void {
     if (running === null) return;
+    running.end = call("DELETE", `${SQL}/${running.id}`).then(
+      () => CANCELLED,
+      // 404: it does not run, perhaps because this tab no longer waits for it.
+      (error: ApiError) => (error.status === 404 ? CANCELLED : new Error(`the query may still run: ${error.message}`)),
+    );
     running.stop.abort();
-    void call("DELETE", `${SQL}/${running.id}`).catch(() => undefined);
   }
 
   const here = shown.get(tabs.active);
@@ -181,6 +216,7 @@ export function Sql(): JSX.Element {
       <h1>SQL</h1>
       <Card title="Statement" wide>
         <TabBar tabs={tabs} onChange={show} />
+        {failure && <ErrorBox error={failure} />}
         <div ref={host} class="editor" role="tabpanel" aria-label="statement of the tab" />
         <div class="bar">
           <button type="button" disabled={isRunning} onClick={() => void run()} title="Control-Enter">
@@ -413,16 +449,15 @@ function picturesOf(result: Result, statement: string): Pictures {
 
 function csvOf(result: Result): string {
   const field = (value: unknown): string => {
-    const text = value === null ? "" : typeof value === "object" ? JSON.stringify(value) : String(value);
+    const text = value === null ? "" : typeof value === "object" ? exactText(value) : String(value);
     return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
   return [result.columns, ...result.rows].map((row) => `${row.map(field).join(",")}\r\n`).join("");
 }
 
 function jsonOf(result: Result): string {
-  const rows = result.rows.map((row) =>
-    Object.fromEntries(result.columns.map((name, index) => [name, row[index]])),
-  );
-  return JSON.stringify(rows, null, 1);
+  const names = result.columns.map((name) => JSON.stringify(name));
+  const rows = result.rows.map((row) => `{${names.map((name, index) => `${name}:${exactText(row[index])}`).join(",")}}`);
+  return `[${rows.join(",\n")}]\n`;
 }
 

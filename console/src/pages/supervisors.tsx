@@ -18,6 +18,7 @@ import { count, duration, exactly, time } from "../format";
 import { useLive, useLiveKept } from "../live";
 import { useNewest } from "../newest";
 import { link, place, setParams } from "../router";
+import { SpecDetails } from "../spec_details";
 import { Answer, Card, ErrorBox, Figure, Pager, Search, State, Table, type Tone } from "../ui";
 import { TasksOf } from "./tasks";
 import { messageLink } from "./trace";
@@ -176,7 +177,7 @@ function Parts({ id, found }: { id: string; found: SupervisorPayload }): JSX.Ele
         <TasksOf datasource={found.dataSource} />
       </Card>
       <Card title="Spec" wide>
-        <Spec id={id} />
+        <SpecDetails path={`${SUPERVISORS}/${encodeURIComponent(id)}`} />
       </Card>
     </div>
   );
@@ -447,7 +448,15 @@ function Rows({ id, topic }: { id: string; topic: string | undefined }): JSX.Ele
   const bad = sums["unparseable"] ?? 0;
   const newest = useNewest();
   useEffect(() => {
-    if (bad > 0) void newest.ask((signal) => get<ParseErrors>(`${own}/parseErrors`, signal), setErrors, setFailure);
+    if (bad === 0) return;
+    void newest.ask(
+      (signal) => get<ParseErrors>(`${own}/parseErrors`, signal),
+      (found) => {
+        setErrors(found);
+        setFailure(undefined);
+      },
+      setFailure,
+    );
   }, [own, bad]);
   // Replicas have read the same messages.
   const examples = [
@@ -470,7 +479,7 @@ function Rows({ id, topic }: { id: string; topic: string | undefined }): JSX.Ele
         )}
       </Answer>
       {failure && <ErrorBox error={failure} />}
-      {examples.length > 0 && (
+      {bad > 0 && examples.length > 0 && (
         <Table
           caption="messages that could not be parsed"
           rows={examples.slice(0, 20)}
@@ -494,27 +503,5 @@ function Rows({ id, topic }: { id: string; topic: string | undefined }): JSX.Ele
         />
       )}
     </Card>
-  );
-}
-
-function Spec({ id }: { id: string }): JSX.Element {
-  const [spec, setSpec] = useState<unknown>();
-  const [error, setError] = useState<Error>();
-  const newest = useNewest();
-  return (
-    <details
-      onToggle={(event) => {
-        if (event.currentTarget.open)
-          void newest.ask((signal) => get(`${SUPERVISORS}/${encodeURIComponent(id)}`, signal), setSpec, setError);
-      }}
-    >
-      <summary>show the spec as JSON; secrets are masked</summary>
-      {error && <ErrorBox error={error} />}
-      {spec !== undefined && (
-        <pre class="log" tabIndex={0}>
-          {JSON.stringify(spec, null, 2)}
-        </pre>
-      )}
-    </details>
   );
 }

@@ -19,6 +19,8 @@ const SEGMENTS_S = 15;
 const TAIL_BYTES = 64 << 10;
 const LOG_MS = 2_000;
 const LINES_MAX = 2_000;
+const LINE_CHARACTERS_MAX = 20_000;
+const END_PX = 20;
 
 const STATES: Record<string, [Tone, string]> = {
   RUNNING: ["busy", "running"],
@@ -377,36 +379,54 @@ export function Rows({ report }: { report: TaskReport }): JSX.Element {
   );
 }
 
-/** The end of a log, which follows the task. */
+/** The lines with a piece of text that follows them: it may continue the last line. */
+function continued(lines: string[], text: string): string[] {
+  const [first = "", ...rest] = text.split("\n");
+  return [...lines.slice(0, -1), (lines.at(-1) ?? "") + first, ...rest]
+    .slice(-LINES_MAX)
+    .map((line) => (line.length > LINE_CHARACTERS_MAX ? `…${line.slice(-LINE_CHARACTERS_MAX)}` : line));
+}
+
+/** The end of a log, which follows the task while its end is in sight. */
 export function Log({ path }: { path: string }): JSX.Element {
   const [lines, setLines] = useState<string[]>([]);
   const [error, setError] = useState<Error>();
   const [isMissing, setMissing] = useState(false);
   const box = useRef<HTMLPreElement>(null);
+  const isAtEnd = useRef(true);
   useEffect(() => {
     const stopped = new AbortController();
+    const decoder = new TextDecoder(); // a piece may end within a character
     let next = -TAIL_BYTES;
     let timer: number | undefined;
     async function read(): Promise<void> {
+      if (!document.hidden) await readOn();
+      if (!stopped.signal.aborted) timer = window.setTimeout(() => void read(), LOG_MS);
+    }
+    async function readOn(): Promise<void> {
       try {
         const response = await fetch(address(`${path}?offset=${next}&optional=true`), {
           headers: FROM_SCRIPT,
           signal: stopped.signal,
         });
-        const text = await response.text();
-        if (!response.ok) throw new ApiError(response.status, errorText(response.status, asJson(text)));
+        const found = new Uint8Array(await response.arrayBuffer());
+        if (!response.ok) {
+          const text = new TextDecoder().decode(found);
+          throw new ApiError(response.status, errorText(response.status, asJson(text)));
+        }
         // A task that waits has no log yet.
         setMissing(response.status === 204);
         setError(undefined);
-        if (text !== "") {
-          next = Number(response.headers.get("X-Penstock-Log-Offset") ?? 0) + new TextEncoder().encode(text).length;
-          setLines((before) => [...before, ...text.split("\n").filter(Boolean)].slice(-LINES_MAX));
+        if (found.length > 0) {
+          // Of the bytes: what is not UTF-8 has another length as text.
+          next = Number(response.headers.get("X-Penstock-Log-Offset") ?? 0) + found.length;
+          const text = decoder.decode(found, { stream: true });
+          setLines((before) => continued(before, text));
         }
       } catch (failure) {
         if (stopped.signal.aborted) return;
         setError(failure instanceof ApiError ? failure : new ApiError(0, errorText(0, null)));
       }
-      timer = window.setTimeout(() => void read(), LOG_MS);
     }
     void read();
     return () => {
@@ -415,12 +435,19 @@ export function Log({ path }: { path: string }): JSX.Element {
     };
   }, [path]);
   useEffect(() => {
-    if (box.current !== null) box.current.scrollTop = box.current.scrollHeight;
+    if (box.current !== null && isAtEnd.current) box.current.scrollTop = box.current.scrollHeight;
   }, [lines]);
   return (
     <>
       {error && <ErrorBox error={error} />}
-      <pre class="log" tabIndex={0} ref={box}>
+      <pre
+        class="log"
+        tabIndex={0}
+        ref={box}
+        onScroll={({ currentTarget: { scrollHeight, scrollTop, clientHeight } }) => {
+          isAtEnd.current = scrollHeight - scrollTop - clientHeight < END_PX;
+        }}
+      >
         {lines.length === 0 ? (isMissing ? "There is no log." : "The log is empty.") : lines.join("\n")}
       </pre>
     </>

@@ -47,6 +47,9 @@ const ONE_SOURCE = /^\s*select\b(?!\s+distinct\b)[^;]*?\bfrom\s+(?:`((?:[^`]|``)
 const OTHER_ROWS = /\b(join|group\s+by|union|intersect|except|lateral|pivot|unpivot|with)\b/i;
 const SIMPLE = /^(TIMESTAMP|VARCHAR|CHAR|BOOLEAN|TINYINT|SMALLINT|INTEGER|BIGINT|FLOAT|DOUBLE|DECIMAL|DATE)/;
 
+/** A name that `columnsOf` finds again before the sign of equality. */
+const IN_A_LINE = /^(?!\s)[^=\n]*$(?<!\s)/;
+
 /** Returns the places of the traces of rows; `undefined` unless they are rows of one datasource.
  *
  * A column that is computed, or has another name than in the datasource, finds no row.
@@ -68,7 +71,7 @@ export function rowTraces(
     const columns: Record<string, string | null> = {};
     result.columns.forEach((name, index) => {
       const value = row[index];
-      if (index === at || !SIMPLE.test(result.types[index] ?? "")) return;
+      if (index === at || !SIMPLE.test(result.types[index] ?? "") || !IN_A_LINE.test(name)) return;
       // A text of several lines cannot be a line of the form.
       const text = value === null || value === undefined ? null : String(value);
       if (text === null || (!text.includes("\n") && text === text.trim())) columns[name] = text;

@@ -3,7 +3,8 @@
 A client names up to `WATCHES_MAX` paths of this port. Each is requested again and again through the
 whole application, with the client's own headers and connection. So the access rules are those of
 the path, and a right that is revoked ends its answers at the next request. Streams of the same
-principal share these requests: ten open pages cost as much as one. A path is requested every
+principal share these requests: ten open pages cost as much as one. If the credential of one of them
+has ended, as after a logout in another browser, only its own streams end. A path is requested every
 `INTERVAL_S`, or less often if the client requests so: the parameters `every` have the seconds for
 the paths, in their order. Any sequence of answers costs at most 5 % of a core over time: a path
 rests for `LONG_RESTS` times the mean of its last two. It also rests for `RESTS` times the faster of
@@ -94,19 +95,20 @@ class _Watch:
 
     Attributes:
         interval_s: Seconds from the end of a request to the next one.
-        scope: Scope of the stream that began it.
         app: The whole application.
-        changed: Set by each stream, and woken up when the answer has changed.
+        streams: Scope of the request of each stream, by the event that wakes it up when the answer
+            has changed. The requests are those of the oldest stream.
+        refused: Answers 401 to single streams, which end with them.
         number: How often the answer has changed.
     """
 
     path: str
     interval_s: float
     app: ASGIApp
-    scope: Scope
     answer: _Answer | None = None
     number: int = 0
-    changed: set[asyncio.Event] = field(default_factory=set)
+    streams: dict[asyncio.Event, Scope] = field(default_factory=dict)
+    refused: dict[asyncio.Event, _Answer] = field(default_factory=dict)
     job: asyncio.Task[object] | None = None
 
     def set_answer(self, answer: _Answer) -> None:
@@ -114,8 +116,15 @@ class _Watch:
         if answer != self.answer:
             self.answer = answer
             self.number += 1
-            for event in self.changed:
+            for event in self.streams:
                 event.set()
+
+    def refuse_oldest(self, answer: _Answer) -> None:
+        """Give an answer to the oldest stream alone."""
+        event = next(iter(self.streams))
+        del self.streams[event]
+        self.refused[event] = answer
+        event.set()
 
 
 _Key: TypeAlias = tuple[Principal, str, float]
@@ -219,6 +228,9 @@ class LiveAnswers:
             while not self._closed:
                 changed.clear()
                 for index, watch in enumerate(watches):
+                    if (refused := watch.refused.get(changed)) is not None:
+                        yield _event(index, refused)
+                        return
                     if watch.answer is not None and watch.number != sent[index]:
                         sent[index] = watch.number
                         yield _event(index, watch.answer)
@@ -239,18 +251,19 @@ class LiveAnswers:
         key = (access_of(request).principal, path, each_s)
         watch = self._watches.get(key)
         if watch is None:
-            watch = _Watch(path, each_s, request.app, _scope_of(request.scope, path))
+            watch = _Watch(path, each_s, request.app)
             watch.job = start_owned(
                 f"live answers of {path}", self._repeat(watch), partial(self._failed, key)
             )
             self._watches[key] = watch
             self._share()
-        watch.changed.add(changed)
+        watch.streams.setdefault(changed, _scope_of(request.scope, path))
         return watch
 
     def _left(self, watch: _Watch, changed: asyncio.Event) -> None:
-        watch.changed.discard(changed)
-        if not watch.changed and watch.job is not None:
+        watch.streams.pop(changed, None)
+        watch.refused.pop(changed, None)
+        if not watch.streams and watch.job is not None:
             watch.job.cancel()
             self._watches = {key: one for key, one in self._watches.items() if one is not watch}
             self._share()
@@ -276,7 +289,10 @@ class LiveAnswers:
         former = 0.0
         while True:
             began = loop.time()
-            answer = await _requested(watch.app, watch.scope)
+            answer = await _requested(watch.app, next(iter(watch.streams.values())))
+            if answer.status == 401 and len(watch.streams) > 1:
+                watch.refuse_oldest(answer)
+                continue
             watch.set_answer(answer)
             took = loop.time() - began
             refused_s = REFUSED_INTERVALS * self._interval_s if answer.status == 403 else 0.0

@@ -126,12 +126,14 @@ class DatasourcePageRoutes:
         }
         limited = {name for name in visible if access.sees_limited_rows(name)}
         every = [known[name] for name in visible if name not in limited]
+        newest = [one.newest_row_ms for one in every if one.newest_row_ms is not None]
         answer: dict[str, object] = {}
         if has_sums:
             answer["sums"] = {
                 "datasources": len(visible),
                 "segments": sum(one.segments for one in every),
                 "bytes": sum(one.bytes or 0 for one in every),
+                "newestRow": _time(max(newest, default=None)),
             }
         found = sorted((one for one in every if text in one.name.lower()), key=ORDERS[order])
         names = [one.name for one in found]

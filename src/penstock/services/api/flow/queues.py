@@ -70,7 +70,8 @@ class QueueEndpoints:
         self._controller = controller
         self._clock = clock
         self._mutex = threading.Lock()
-        self._numbers = itertools.count(1)
+        # Not from 1: a client asks for the number of its drop after a restart, too.
+        self._numbers = itertools.count(clock.now_ms())
         self._drops: OrderedDict[int, DropRequest] = OrderedDict()
 
     def all(self) -> list[Endpoint]:
