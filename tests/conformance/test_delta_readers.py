@@ -15,7 +15,7 @@ import pytest
 from penstock.segments.delta import table_log
 from penstock.testing.server import LocalPenstock
 from tests.conformance.analysts_kit import ROWS, ingestion
-from tests.conformance.clients_kit import INSTALLED, Client, Refused
+from tests.conformance.clients_kit import ENGINES, Client, Refused
 from tests.segments.delta_kit import CLICKS, KINDS, DeltaWorld, change
 
 pytestmark = pytest.mark.conformance
@@ -29,7 +29,7 @@ DAY_ROWS = ROWS[:4]
 
 @pytest.fixture(scope="module")
 def readers() -> Iterator[Client]:
-    with Client("delta", str(INSTALLED / "delta")) as running:
+    with Client("engines", str(ENGINES)) as running:
         yield running
 
 
