@@ -414,16 +414,24 @@ def test_copies_are_deleted_when_no_reader_needs_them(world: DeltaWorld) -> None
     assert world.copies() == [copy]
     world.visible[name] = replace(world.visible[name], visible=())
     world.build()
-    world.table.clean_up()
-    assert world.copies() == [copy], "a reader may have begun before"
+    world.table.clean_up(world.table.state.version)
     world.clock.advance(seconds=UNNEEDED_S + 1)
     world.table.clean_up()
+    world.table = world.opened()
+    world.table.check()
+    world.table.clean_up()
+    world.clock.advance(seconds=UNNEEDED_S + 1)
+    world.table.clean_up()
+    assert world.copies() == [copy], "the version before can be read"
+    world.clock.advance(seconds=_since_writing_s(world) + LOG_KEPT_MS / 1000 + 1)
+    world.table.clean_up()
+    assert world.table.oldest_version == world.table.state.version
     assert world.copies() == [copy], "it is unneeded since now"
     world.clock.advance(seconds=UNNEEDED_S)
     world.table.clean_up()
     assert world.copies() == []
     assert Path(name).exists()
-    assert read(world) == world.expected()
+    assert read(world, checkpoint=world.table.state.version) == world.expected()
 
 
 def test_a_copy_is_made_once_for_the_same_rows(world: DeltaWorld) -> None:

@@ -168,20 +168,24 @@ class DeltaTable:
         self._is_loaded = True
         self._check_own()
 
-    def clean_up(self) -> int:
+    @property
+    def oldest_version(self) -> int:
+        """The oldest version that can be read, after `clean_up`."""
+        return self._log.oldest
+
+    def clean_up(self, next_oldest: int = -1) -> int:
         """Delete old files of the log, and unneeded copies; return their number.
+
+        Args:
+            next_oldest: A version before which all may be deleted a day later.
 
         Raises:
             Unavailable: The deep storage does not answer.
         """
-        now_ms = self._clock.now_ms()
-        count = self._log.clean_up(now_ms)
+        count = self._log.clean_up(self._clock.now_ms(), next_oldest)
         needed = {file.path for file in self.state.files.values()}
-        needed.update(
-            one.path
-            for one in self.state.removed.values()
-            if one.removed_ms >= now_ms - REMOVED_KEPT_MS
-        )
+        # Files of earlier versions that can be read.
+        needed.update(self.state.removed)
         now_s = self._clock.monotonic_s()
         self._copies = {
             id_: copy
@@ -306,7 +310,7 @@ class DeltaTable:
     def _metadata(self, schema: DeltaSchema, now_ms: int) -> Json:
         configuration = {
             "delta.logRetentionDuration": f"interval {LOG_KEPT_MS // _HOUR_MS} hours",
-            "delta.deletedFileRetentionDuration": f"interval {REMOVED_KEPT_MS // _HOUR_MS} hours",
+            "delta.deletedFileRetentionDuration": f"interval {LOG_KEPT_MS // _HOUR_MS} hours",
         }
         if schema.left_out:
             left_out = orjson.dumps(dict(schema.left_out)).decode()
