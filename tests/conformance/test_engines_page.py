@@ -16,7 +16,6 @@ from penstock.testing.server import LocalPenstock
 from tests.conformance.clients_kit import ENGINES, Client
 from tests.docs.markdown_kit import ROOT, fences
 from tests.system.manual_kit import HOME, PageFile, Reader, commands_of, parts_of
-from tests.system.serving_kit import serving
 
 pytestmark = [pytest.mark.conformance, pytest.mark.system]
 
@@ -34,25 +33,18 @@ def engines() -> Iterator[Client]:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, shared_spark: str) -> Iterator[LocalPenstock]:
-    folder = tmp_path_factory.mktemp("engines-page")
-    with serving(folder / "data", {"PENSTOCK_SPARK_CONNECT": shared_spark}) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def reader(
-    engines: Client, served: LocalPenstock, tmp_path_factory: pytest.TempPathFactory
+    engines: Client, plain_penstock: LocalPenstock, tmp_path_factory: pytest.TempPathFactory
 ) -> Reader:
     """A reader who has typed what comes before the blocks, and has the packages of engines."""
     paths = [str(ENGINES), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     variables = {
-        "PENSTOCK_DATA_DIR": str(served.folder),
+        "PENSTOCK_DATA_DIR": str(plain_penstock.folder),
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }
     addresses = {
-        f"{HOME}/data": str(served.folder),
-        "127.0.0.1:8888": urlsplit(served.api_url).netloc,
+        f"{HOME}/data": str(plain_penstock.folder),
+        "127.0.0.1:8888": urlsplit(plain_penstock.api_url).netloc,
     }
     folder = tmp_path_factory.mktemp("reader") / "me"
     folder.mkdir()

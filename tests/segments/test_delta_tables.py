@@ -573,3 +573,17 @@ def test_a_segment_that_is_no_parquet_file_is_named(world: DeltaWorld) -> None:
     with pytest.raises(CorruptData, match=r"1\.parquet"):
         world.create()
     assert not world.log.exists()
+
+
+@pytest.mark.parametrize(("name", "is_refused"), [("a%20b", True), ("100% #é", False)])
+def test_a_path_that_engines_would_decode_is_refused(
+    tmp_path: Path, name: str, *, is_refused: bool
+) -> None:
+    world = DeltaWorld(tmp_path / name)
+    world.folder.mkdir()
+    world.add(0)
+    if not is_refused:
+        world.table.check_possible(world.rows())
+        return
+    with pytest.raises(InvalidRequest, match=r"decode %20 in the path .*/a%20b/clicks"):
+        world.table.check_possible(world.rows())

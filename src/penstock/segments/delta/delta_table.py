@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -51,6 +52,9 @@ COPY_REUSED_S: Final = 1_200.0
 
 _TRIES_MAX: Final = 5
 _HOUR_MS: Final = 3_600_000
+# deltalake 1.6 and DuckDB 1.5 decode it, whether they get a path or a URI. Names of datasources have
+# no percent signs in the deep storage, so only the path of the deep storage can have one.
+_ESCAPE: Final = re.compile("%[0-9A-Fa-f]{2}")
 
 
 class DeltaTable:
@@ -98,9 +102,15 @@ class DeltaTable:
         Raises:
             Conflict: Names of columns differ only in case.
             InvalidRequest: A file is not in the folder of the datasource, or the deep storage
-                cannot create a file only if it does not exist.
+                cannot create a file only if it does not exist, or engines could not open its path.
             Unavailable: The deep storage does not answer.
         """
+        if (escape := _ESCAPE.search(self._files.location)) is not None:
+            raise InvalidRequest(
+                f"engines that read Delta tables decode {escape[0]} in the path"
+                f" {self._files.location}, and look for another folder: use a deep storage whose"
+                " path has no percent escape, or read the datasource as an Iceberg table"
+            )
         if not self._files.creates_once():
             raise InvalidRequest(
                 f"the deep storage of {self._files.location} cannot create a file only if it does"
