@@ -152,5 +152,5 @@ def test_a_folder_that_engines_would_not_find_is_refused(
     world.add(0)
     world.create()
     for reader in ("deltalake", "duckdb"):
-        with pytest.raises(Refused, match="a b|not found|No files|no such"):
+        with pytest.raises(Refused, match=r"a b|not found|No files|no such"):
             readers.ask(reader, str(world.folder / CLICKS), columns=["ms"])

@@ -192,13 +192,11 @@ def test_pages_that_end_after_few_segments_have_the_same_changes(
     whole = changing.changes(0, 100)
     assert not whole.more
     monkeypatch.setattr(datasource_changes, "SEGMENTS_READ_MAX", 1)
-    commits, after, pages = [], 0, 0
-    while pages == 0 or page.more:
-        page = changing.changes(after, 100)
-        assert page.next > after
-        commits += page.commits
-        after, pages = page.next, pages + 1
-    assert (tuple(commits), pages) == (whole.commits, 5)
+    pages = [changing.changes(0, 100)]
+    while pages[-1].more:
+        pages.append(changing.changes(pages[-1].next, 100))
+    assert [len(page.commits) for page in pages] == [1] * 5
+    assert tuple(commit for page in pages for commit in page.commits) == whole.commits
 
 
 _examples = (f"d{number}" for number in range(10_000))

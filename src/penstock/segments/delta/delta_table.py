@@ -52,8 +52,8 @@ COPY_REUSED_S: Final = 1_200.0
 
 _TRIES_MAX: Final = 5
 _HOUR_MS: Final = 3_600_000
-# deltalake 1.6 and DuckDB 1.5 decode it, whether they get a path or a URI. Names of datasources have
-# no percent signs in the deep storage, so only the path of the deep storage can have one.
+# deltalake 1.6 and DuckDB 1.5 decode it, whether they get a path or a URI. In the deep storage, names
+# of datasources have no percent signs, so only its own path can have an escape.
 _ESCAPE: Final = re.compile("%[0-9A-Fa-f]{2}")
 
 
@@ -248,7 +248,7 @@ class DeltaTable:
             if actions is None:
                 return
             if self._log.append(actions):
-                self._log.checkpoint_if_due(self._clock.now_ms())
+                self._log.checkpoint_if_due()
                 return
             self._log.refresh()
             self._check_own()

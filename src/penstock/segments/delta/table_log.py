@@ -149,7 +149,7 @@ class TableLog:
         self._apply(content)
         return True
 
-    def checkpoint_if_due(self, now_ms: int) -> bool:
+    def checkpoint_if_due(self) -> bool:
         """Write a checkpoint if enough has changed since the last one; return whether it did.
 
         Raises:

@@ -130,9 +130,7 @@ class TableVersion:
         ids = {one["snapshot-id"] for one in shown}
         log = cast("list[Json]", self.metadata["snapshot-log"])
         times = [one for one in log if one["snapshot-id"] in ids]
-        return replace(
-            self, metadata={**self.metadata, "snapshots": shown, "snapshot-log": times}
-        )
+        return replace(self, metadata={**self.metadata, "snapshots": shown, "snapshot-log": times})
 
     def _stays(self, snapshot: Json, oldest: int) -> bool:
         id_ = cast("int", snapshot["snapshot-id"])

@@ -282,14 +282,14 @@ def _changed_times(
     times = select(rows.start_ms, rows.end_ms).distinct()
     of_periods = times.where(rows.id == periods.segment_id, periods.datasource == datasource)
     queries = [
-        times.where(rows.datasource == datasource, *_between(rows.changed_revision, after, revision)),
+        times.where(
+            rows.datasource == datasource, *_between(rows.changed_revision, after, revision)
+        ),
         of_periods.where(*_between(periods.to_revision, after, revision)),
         of_periods.where(*_between(periods.from_revision, after, revision)),
     ]
     found = {
-        Interval(row.start_ms, row.end_ms)
-        for query in queries
-        for row in connection.execute(query)
+        Interval(row.start_ms, row.end_ms) for query in queries for row in connection.execute(query)
     }
     return tuple(_joined(condensed(found)))
 
@@ -302,9 +302,9 @@ def _between(
 
 def _joined(times: Sequence[Interval]) -> list[Interval]:
     """Join the neighbours with the smallest gaps until `_TIMES_MAX` intervals are left."""
-    gaps = sorted(
-        range(1, len(times)), key=lambda at: times[at - 1].end_ms - times[at].start_ms
-    )[: _TIMES_MAX - 1]
+    gaps = sorted(range(1, len(times)), key=lambda at: times[at - 1].end_ms - times[at].start_ms)[
+        : _TIMES_MAX - 1
+    ]
     starts = [0, *sorted(gaps)]
     ends = [*starts[1:], len(times)]
     return [

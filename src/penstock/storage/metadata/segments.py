@@ -261,6 +261,8 @@ class Segments:
             ids: The segments.
             changed_before_ms: Also keeps those that became unused at this time or later, because
                 they were used again since they were found.
+            changed_until: Returns a revision for a datasource; also keeps those that became unused
+                after it.
 
         Raises:
             Unavailable: A backup is running.

@@ -489,9 +489,7 @@ class CatalogTables:
             snapshot_id < self._store.history.oldest(datasource)
             and snapshot_id != self.version(datasource).snapshot_id
         ):
-            raise NotFound(
-                f"files of the snapshot {snapshot_id} are deleted: load the table again"
-            )
+            raise NotFound(f"files of the snapshot {snapshot_id} are deleted: load the table again")
         entries = self._table(datasource).versions.entries(snapshot_id, time)
         hidden = {one.referenced: one for one in entries if one.content == POSITION_DELETES}
         return [
