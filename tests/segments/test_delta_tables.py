@@ -587,3 +587,28 @@ def test_a_path_that_engines_would_decode_is_refused(
         return
     with pytest.raises(InvalidRequest, match=r"decode %20 in the path .*/a%20b/clicks"):
         world.table.check_possible(world.rows())
+
+
+def test_an_entry_without_files_keeps_writers_with_older_rows_away(world: DeltaWorld) -> None:
+    world.add(0)
+    world.create()
+    older = world.rows()
+    late = world.opened()
+    world.add(1)
+    world.build()
+    gone = next(iter(world.visible))
+    del world.visible[gone]
+    confirmed = world.rows()
+    world.table.update(confirmed)
+    version = world.table.state.version
+    world.table.update(replace(confirmed, revision=confirmed.revision + 1), confirms=True)
+    world.revision = confirmed.revision + 1
+    assert world.table.state.version == version + 1
+    assert world.table.state.revision == confirmed.revision + 1
+    assert read(world) == world.expected()
+    late.update(older)
+    late.update(confirmed)
+    assert read(world) == world.expected()
+    assert late.state.version == version + 1
+    world.table.update(replace(confirmed, revision=confirmed.revision + 1), confirms=True)
+    assert world.table.state.version == version + 1, "it is confirmed already"

@@ -52,8 +52,8 @@ COPY_REUSED_S: Final = 1_200.0
 
 _TRIES_MAX: Final = 5
 _HOUR_MS: Final = 3_600_000
-# deltalake 1.6 and DuckDB 1.5 decode it, whether they get a path or a URI. In the deep storage, names
-# of datasources have no percent signs, so only its own path can have an escape.
+# deltalake 1.6 and DuckDB 1.5 decode it, whether they get a path or a URI. Folders of datasources
+# have no percent sign in their names, so only the path of the deep storage can have an escape.
 _ESCAPE: Final = re.compile("%[0-9A-Fa-f]{2}")
 
 
@@ -147,8 +147,13 @@ class DeltaTable:
         self._is_loaded = True
         self._write(rows, schema)
 
-    def update(self, rows: VisibleRows) -> None:
+    def update(self, rows: VisibleRows, *, confirms: bool = False) -> None:
         """Write an entry if the table has other rows or columns than these.
+
+        Args:
+            rows: The rows.
+            confirms: Also write one if the table has the rows, but of an earlier revision. Then no
+                other process writes rows of an earlier one than this.
 
         Raises:
             Conflict: Names of columns differ only in case.
@@ -165,7 +170,7 @@ class DeltaTable:
                 self._log.load()
             self._check_own()
             self._is_loaded = True
-            self._write(rows, schema)
+            self._write(rows, schema, confirms=confirms)
         except BaseException:
             # The entries that were read before may not be in the log any longer, or one was read
             # in part.
@@ -240,11 +245,11 @@ class DeltaTable:
     def _schema(self, rows: VisibleRows) -> DeltaSchema:
         return delta_schema(self._datasource, rows.columns, rows.in_files)
 
-    def _write(self, rows: VisibleRows, schema: DeltaSchema) -> None:
+    def _write(self, rows: VisibleRows, schema: DeltaSchema, *, confirms: bool = False) -> None:
         for _ in range(_TRIES_MAX):
             if self._is_older(rows):
                 return
-            actions = self._actions(rows, schema)
+            actions = self._actions(rows, schema, confirms=confirms)
             if actions is None:
                 return
             if self._log.append(actions):
@@ -265,7 +270,9 @@ class DeltaTable:
         found = self.state.revision
         return found > rows.revision and found <= self._revision()
 
-    def _actions(self, rows: VisibleRows, schema: DeltaSchema) -> Iterable[tuple[str, Json]] | None:
+    def _actions(
+        self, rows: VisibleRows, schema: DeltaSchema, *, confirms: bool
+    ) -> Iterable[tuple[str, Json]] | None:
         """Return the actions that lead to these rows; None: the table has them."""
         now_ms, state = self._clock.now_ms(), self.state
         present = {file.id: file for file in state.files.values()}
@@ -289,7 +296,8 @@ class DeltaTable:
             found.append(("protocol", protocol))
         if metadata != state.metadata:
             found.append(("metaData", metadata))
-        if not found and not removed and not added:
+        is_confirmed = not confirms or state.revision >= rows.revision
+        if not found and not removed and not added and is_confirmed:
             return None
         info = self._commit_info(now_ms, is_append=not removed)
         transaction: Json = {

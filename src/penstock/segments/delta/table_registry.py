@@ -1,8 +1,8 @@
 """Which datasources have a Delta table, in the dynamic configuration of the metadata store.
 
-Owns the stored value: an id and a goal for each datasource, and the bound of kills. Routers read and
-write it; kills read it. A change is exchanged only if the value is unchanged, and has an entry in
-the audit log if a user made it.
+Owns the stored value: an id and a goal for each datasource, and the bound of kills. Routers read
+and write it; kills read it. A change is exchanged only if the value is unchanged, and has an entry
+in the audit log if a user made it.
 
 Invariant: no version of a table that can be read names the file of a segment that became unused at
 the revision `DeltaEntry.unneeded` or before. The log is shortened first, then the revision is

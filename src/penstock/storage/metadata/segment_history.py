@@ -162,6 +162,10 @@ class SegmentHistory:
 
         return self._database.read(work)
 
+    def newest(self, datasource: str) -> int:
+        """Return the last revision at which segments of a datasource changed; 0: none did."""
+        return self._database.read(lambda c: _changed_revisions(c, datasource, 0, 0)[1])
+
     def oldest(self, datasource: str) -> int:
         """Return the oldest revision of a datasource that is known."""
         return self._database.read(lambda c: _oldest(c, datasource))

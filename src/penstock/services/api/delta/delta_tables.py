@@ -146,6 +146,7 @@ class DeltaTables:
         self, source: TableSource, store: MetadataStore, deep_storage: str, clock: Clock
     ) -> None:
         self._source = source
+        self._store = store
         self._registry = DeltaRegistry(store)
         self._deep_storage = deep_storage
         self._clock = clock
@@ -348,23 +349,22 @@ class DeltaTables:
             record.files = files
         elif self._clock.monotonic_s() < record.upkeep_s:
             return
-        record.sums = _sums(record.table)
         if self._clock.monotonic_s() >= record.upkeep_s:
-            self._clean_up(datasource, record, tables.revision)
+            self._clean_up(datasource, record, tables)
             record.upkeep_s = self._clock.monotonic_s() + UPKEEP_S
+        record.sums = _sums(record.table)
 
-    def _clean_up(self, datasource: str, record: _TableRecord, revision: int) -> None:
-        """Delete old versions, and let kills delete files of segments that only they needed.
-
-        Args:
-            datasource: The datasource.
-            record: Its table, which has the rows of the revision.
-            revision: The revision.
-        """
+    def _clean_up(self, datasource: str, record: _TableRecord, tables: Tables) -> None:
+        """Delete old versions, and let kills delete files of segments that only they needed."""
         table, table_id = record.table, record.entry.table_id
         table.check()
-        version = table.state.version
+        if table.state.revision < self._store.history.newest(datasource):
+            # Segments may be unused since, although the table has had the same rows before.
+            table.update(self._rows(datasource, tables), confirms=True)
         table.clean_up(record.entry.next_version)
+        version = table.state.version
+        # After a restore, the metadata may be of an earlier revision than the log.
+        revision = min(table.state.revision, tables.revision)
 
         def shortened(now: DeltaEntry | None) -> DeltaEntry | None:
             if now is None or now.table_id != table_id:
