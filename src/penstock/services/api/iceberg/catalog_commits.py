@@ -85,7 +85,7 @@ class CommitStateUnknown(Unavailable):
 
 
 class CommitsFull(Unavailable):
-    """There is no room for another commit now, and this one has changed nothing."""
+    """Too many commits run, or wait; this one has changed nothing."""
 
     retry_after_s: Final = 5
 

@@ -192,12 +192,15 @@ class CatalogTables:
         """
         with self._mutex:
             known = self._tables.get(datasource)
+        # Before the version, which is that of this revision or of a later one then.
+        revision = -1 if known is None else known.revision
         if known is not None and known.version is not None and known.took_s > SLOW_S:
             version = self._slow_version(datasource, known, known.version)
-            return self._existing(datasource, known, version)
+            return self._existing(datasource, known, version, revision)
         files = self._files(datasource)
         table = self._table(datasource)
-        return self._existing(datasource, table, self._quick_version(datasource, table, files))
+        version = self._quick_version(datasource, table, files)
+        return self._existing(datasource, table, version, revision)
 
     def _quick_version(
         self, datasource: str, table: _Table, files: Sequence[TableFile]
@@ -222,14 +225,16 @@ class CatalogTables:
         with table.mutex:
             return self._built(table, datasource)
 
-    def _existing(self, datasource: str, table: _Table, version: TableVersion) -> TableVersion:
+    def _existing(
+        self, datasource: str, table: _Table, version: TableVersion, revision: int
+    ) -> TableVersion:
         """Return a version without the snapshots whose files may be deleted.
 
         A kill raises the oldest revision before it deletes files. It may have deleted files of the
-        current snapshot, if the table was compared with an earlier revision only.
+        current snapshot, if the version was compared with an earlier revision only.
         """
         oldest = self._store.history.oldest(datasource)
-        if table.revision < oldest:
+        if revision < oldest:
             with table.mutex:
                 version = self._built(table, datasource)
         if (shown := version.since(oldest)) is not version:
