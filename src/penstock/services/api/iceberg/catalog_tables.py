@@ -193,7 +193,7 @@ class CatalogTables:
         with self._mutex:
             known = self._tables.get(datasource)
         # Before the version, which is that of this revision or of a later one then.
-        revision = -1 if known is None else known.revision
+        revision = 0 if known is None else known.revision
         if known is not None and known.version is not None and known.took_s > SLOW_S:
             version = self._slow_version(datasource, known, known.version)
             return self._existing(datasource, known, version, revision)
