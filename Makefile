@@ -93,9 +93,7 @@ lock: .venv/.ready-dev  ## Resolve the dependencies anew into requirements.lock
 	@.venv/bin/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --no-annotate --no-deps \
 		--python-version 3.11 tests/conformance/clients/airflow.in -o tests/conformance/clients/airflow.lock
 	@.venv/bin/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
-		--python-version 3.11 tests/soak/engines/engines.in -o tests/soak/engines/engines.lock
-	@.venv/bin/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
-		--python-version 3.11 tests/conformance/clients/delta.in -o tests/conformance/clients/delta.lock
+		--python-version 3.11 tests/conformance/clients/engines.in -o tests/conformance/clients/engines.lock
 
 clean:  ## Remove what the other targets made
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis demo-data build dist src/penstock/services/site

@@ -102,6 +102,7 @@ LATER_FILES = frozenset(
         "test_console_tutorial.py",
         "test_database_task.py",
         "test_delta_readers.py",
+        "test_engines_page.py",
         "test_manual.py",
         "test_moved_folder.py",
         "test_role_loops.py",

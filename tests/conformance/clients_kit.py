@@ -19,6 +19,9 @@ import pytest
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 INSTALLED = ROOT / ".venv" / "conformance"
+PYTHON = INSTALLED / "python" / "bin" / "python"
+ENGINES = INSTALLED / "engines"
+"""The packages of engines, which a Python prefers to those of its environment."""
 CLIENTS = ("pynsq", "ansq", "gnsq", "asyncnsq", "nsqjs")
 PATIENCE_S = 120.0
 
@@ -43,9 +46,8 @@ def command(client: str) -> list[str]:
             return [node, str(HERE / "drive_nsqjs.js")]
         missing = "node is not installed: install nodejs and npm, then scripts/setup conformance"
     else:
-        python = INSTALLED / "python" / "bin" / "python"
-        if python.exists():
-            return [str(python), str(HERE / f"drive_{client}.py")]
+        if PYTHON.exists():
+            return [str(PYTHON), str(HERE / f"drive_{client}.py")]
         missing = "the clients are not installed: scripts/setup conformance"
     if os.environ.get("CI"):
         pytest.fail(missing)
@@ -58,10 +60,12 @@ class Client:
     Args:
         kind: The client.
         paths: Folders with packages of Python that it prefers to those of its environment.
+        patience_s: Longest wait for an answer.
     """
 
-    def __init__(self, kind: str, *paths: str) -> None:
+    def __init__(self, kind: str, *paths: str, patience_s: float = PATIENCE_S) -> None:
         self.kind = kind
+        self._patience_s = patience_s
         argv = command(kind)  # which skips the test if the client is not installed
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         self._process = subprocess.Popen(
@@ -130,7 +134,7 @@ class Client:
             Refused: The client says that it did not work.
         """
         try:
-            answer = self._answers[number].get(timeout=PATIENCE_S)
+            answer = self._answers[number].get(timeout=self._patience_s)
         except queue.Empty:
             raise AssertionError(f"{self.kind} does not answer:\n{self.errors()}") from None
         del self._answers[number]
@@ -145,7 +149,7 @@ class Client:
     def message(self, consumer: str) -> Got:
         """Wait for a consumer's next message."""
         try:
-            return self._messages[consumer].get(timeout=PATIENCE_S)
+            return self._messages[consumer].get(timeout=self._patience_s)
         except queue.Empty:
             raise AssertionError(f"{self.kind} gets no message:\n{self.errors()}") from None
 

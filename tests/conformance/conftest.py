@@ -14,6 +14,7 @@ from tests.broker.broker_kit import RunningBroker
 from tests.client.certificates_kit import contexts
 from tests.conformance.analysts_kit import ROWS, TABLE, World, ingestion
 from tests.conformance.clients_kit import CLIENTS, Client
+from tests.system.serving_kit import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,3 +91,13 @@ def analysts(shared_penstock: LocalPenstock, flight_address: str) -> World:
     """A Penstock with the rows that the tools of analysts query."""
     shared_penstock.run_task(ingestion(TABLE, *ROWS))
     return World(shared_penstock, flight_address)
+
+
+@pytest.fixture(scope="session")
+def plain_penstock(
+    tmp_path_factory: pytest.TempPathFactory, shared_spark: str
+) -> Iterator[LocalPenstock]:
+    """A Penstock in a folder that engines can open: that of `shared_penstock` has an escape."""
+    folder = tmp_path_factory.mktemp("plain")
+    with serving(folder / "data", {"PENSTOCK_SPARK_CONNECT": shared_spark}) as made:
+        yield made

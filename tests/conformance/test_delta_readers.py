@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import random
-import shutil
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -12,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from penstock.core.errors import InvalidRequest
 from penstock.segments.delta import table_log
 from penstock.testing.server import LocalPenstock
 from tests.conformance.analysts_kit import ROWS, ingestion
-from tests.conformance.clients_kit import INSTALLED, Client, Refused
+from tests.conformance.clients_kit import ENGINES, Client, Refused
 from tests.segments.delta_kit import CLICKS, KINDS, DeltaWorld, change
 
 pytestmark = pytest.mark.conformance
@@ -29,7 +29,7 @@ DAY_ROWS = ROWS[:4]
 
 @pytest.fixture(scope="module")
 def readers() -> Iterator[Client]:
-    with Client("delta", str(INSTALLED / "delta")) as running:
+    with Client("engines", str(ENGINES)) as running:
         yield running
 
 
@@ -58,17 +58,9 @@ def test_engines_read_the_visible_rows_after_any_steps(
 class Table:
     """The Delta table of a datasource, and its rows by SQL."""
 
-    def __init__(self, penstock: LocalPenstock, readers: Client, copy: Path) -> None:
+    def __init__(self, penstock: LocalPenstock, readers: Client) -> None:
         self.penstock, self.readers = penstock, readers
-        self.place = Path()
-        self._copy = copy
-
-    @property
-    def location(self) -> str:
-        """Copy the table: deltalake decodes escapes in the name of the shared Penstock's folder."""
-        shutil.rmtree(self._copy, ignore_errors=True)
-        shutil.copytree(self.place, self._copy)
-        return str(self._copy)
+        self.location = ""
 
     def status(self) -> Any:
         return self.penstock.api.get(PATH)
@@ -115,25 +107,25 @@ def spec(rows: tuple[dict[str, object], ...], *, append: bool = False, hour: str
 
 @pytest.mark.system
 def test_engines_read_the_rows_of_sql_after_each_change(
-    shared_penstock: LocalPenstock, readers: Client, tmp_path: Path
+    plain_penstock: LocalPenstock, readers: Client
 ) -> None:
-    table = Table(shared_penstock, readers, tmp_path / NAME)
-    shared_penstock.run_task(spec(DAY_ROWS))
-    answer: Any = shared_penstock.api.post(PATH)
+    table = Table(plain_penstock, readers)
+    plain_penstock.run_task(spec(DAY_ROWS))
+    answer: Any = plain_penstock.api.post(PATH)
     assert Path(answer["location"]).name == NAME
-    table.place = Path(answer["location"])
+    table.location = answer["location"]
     first = table.check()
     more = {"time": "2026-11-20T08:15:00Z", "country": "DE", "city": "Köln", "added": 1}
-    shared_penstock.run_task(spec((more,), append=True))
+    plain_penstock.run_task(spec((more,), append=True))
     table.check()
     # A part of the day's segments is hidden then.
     replaced = {"time": "2026-11-20T08:59:00Z", "country": "AT", "city": "Graz", "added": 9}
-    shared_penstock.run_task(spec((replaced,), hour="2026-11-20T08/2026-11-20T09"))
+    plain_penstock.run_task(spec((replaced,), hour="2026-11-20T08/2026-11-20T09"))
     after = table.check()
     assert [row[2] for row in after].count("Graz") == 1
     assert table.status()["table"]["copies"] > 0
     unused = {"interval": "2026-11-21/2026-11-22"}
-    shared_penstock.api.post(f"/druid/indexer/v1/datasources/{NAME}/markUnused", unused)
+    plain_penstock.api.post(f"/druid/indexer/v1/datasources/{NAME}/markUnused", unused)
     assert len(table.check()) == len(after) - 1
     old = readers.ask("deltalake", table.location, columns=COLUMNS, version=0)
     assert ordered(old) == first, "an earlier version stays readable"
@@ -143,6 +135,22 @@ def test_engines_read_the_rows_of_sql_after_each_change(
             readers.ask("change", table.location, how=how)
     assert readers.ask("version", table.location) == version
     table.check()
-    shared_penstock.api.request("DELETE", PATH)
+    plain_penstock.api.request("DELETE", PATH)
     with pytest.raises(Refused):
         readers.ask("version", table.location)
+
+
+@pytest.mark.system
+def test_a_folder_that_engines_would_not_find_is_refused(
+    shared_penstock: LocalPenstock, readers: Client, tmp_path: Path
+) -> None:
+    shared_penstock.run_task(spec(DAY_ROWS))
+    with pytest.raises(InvalidRequest, match="decode %20 in the path"):
+        shared_penstock.api.post(PATH)
+    world = DeltaWorld(tmp_path / "a%20b")
+    world.folder.mkdir()
+    world.add(0)
+    world.create()
+    for reader in ("deltalake", "duckdb"):
+        with pytest.raises(Refused, match=r"a b|not found|No files|no such"):
+            readers.ask(reader, str(world.folder / CLICKS), columns=["ms"])

@@ -23,6 +23,7 @@ class Fence:
         text: Lines within it, without the indentation of the fence.
         title: Name of the file that the block shows, or "".
         not_run: Reason why its commands are not run, or "".
+        run_by: Name of the test that runs them instead of the one of pages, or "".
     """
 
     page: Path
@@ -31,6 +32,7 @@ class Fence:
     text: str
     title: str = ""
     not_run: str = ""
+    run_by: str = ""
 
     @property
     def place(self) -> str:
@@ -39,7 +41,7 @@ class Fence:
 
 def fences(page: Path) -> Iterator[Fence]:
     information: str | None = None
-    before = indentation = not_run = ""
+    remark = before = indentation = ""
     start = 0
     lines: list[str] = []
     for number, line in enumerate(page.read_text().splitlines(), 1):
@@ -47,18 +49,28 @@ def fences(page: Path) -> Iterator[Fence]:
             if information is None:
                 indentation, _, information = line.partition("```")
                 start, lines = number, []
-                reason = re.fullmatch(r"\s*<!-- not run: (.+) -->", before)
-                not_run = reason[1] if reason else ""
+                remark = before
             else:
                 language = information.split()[0] if information.strip() else ""
                 title = re.search(r'\btitle="([^"]+)"', information)
                 text = "\n".join(lines)
-                yield Fence(page, start, language, text, title[1] if title else "", not_run)
+                name = title[1] if title else ""
+                yield Fence(
+                    *(page, start, language, text, name),
+                    not_run=_remark("not run", remark),
+                    run_by=_remark("run by", remark),
+                )
                 information = None
         elif information is not None:
             lines.append(line.removeprefix(indentation))
         if line.strip():
             before = line
+
+
+def _remark(kind: str, line: str) -> str:
+    """Return the text of a remark of this kind, "" if the line is not one."""
+    found = re.fullmatch(rf"\s*<!-- {kind}: (.+) -->", line)
+    return found[1] if found else ""
 
 
 def all_fences(language: str) -> list[Fence]:

@@ -107,6 +107,14 @@ def test_python_compiles(fence: Fence) -> None:
     compile(fence.text, fence.place, "exec")
 
 
+def test_tests_that_run_blocks_of_pages_exist_and_name_their_page() -> None:
+    """A block that another test runs is skipped by the test of pages, wherever the page is."""
+    for page in PAGES:
+        for fence in fences(page):
+            if fence.run_by:
+                assert page.name in (ROOT / fence.run_by).read_text(), fence.place
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*-supervisor.json")))
 def test_example_specs_are_valid(path: Path) -> None:
     parse_supervisor_spec(path.read_bytes())

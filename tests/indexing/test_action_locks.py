@@ -26,6 +26,7 @@ from penstock.indexing.actions import (
 from penstock.indexing.lockbox.task_locks import LockOutcome, LockRequest
 from penstock.indexing.overlord.lock_requests import lock_task
 from penstock.mailbox.lanes import ThreadLanes
+from penstock.segments.delta.table_registry import DeltaEntry, DeltaRegistry, TableGoal
 from penstock.storage.metadata import PublishRequest
 from penstock.storage.metadata.rows.pending_segments import AllocateRequest, PendingRow
 from tests.indexing.action_kit import DAY, NEXT_DAY, Desk, allocate, batch, publish, rows, stream
@@ -231,6 +232,11 @@ def test_unused_segments_are_listed_and_deleted_under_a_lock(desk: Desk) -> None
     with pytest.raises(Conflict, match="no lock"):
         desk.do("b", SegmentNuke((used.id,)))
     desk.do("b", LockTryAcquire((DAY,)))
+    registry = DeltaRegistry(desk.metadata)
+    registry.change("flights", lambda _: DeltaEntry("t", TableGoal.KEEP))
+    assert desk.do("b", SegmentListUnused(DAY)) == (), "the Delta table needs it"
+    assert desk.do("b", SegmentNuke((used.id,))) == ()
+    registry.change("flights", lambda _: None)
     assert [row.id for row in desk.do("b", SegmentNuke((used.id,)))] == [used.id]
     assert desk.do("b", SegmentListUnused(DAY)) == ()
 

@@ -20,6 +20,7 @@ from penstock.indexing.overlord.task_index import TaskIndex
 from penstock.indexing.specs.batch.batch_task_specs import KillSpec
 from penstock.indexing.task_spec import TaskSpec
 from penstock.mailbox.lanes import ThreadLanes
+from penstock.segments.delta.table_registry import DeltaEntry, DeltaRegistry, TableGoal
 from penstock.segments.segment import Segment
 from penstock.storage.metadata import MetadataStore, TaskRow
 from tests.indexing.batch_kit import DAY_MS, BatchWorld, Cut, day, index, lines, world_of
@@ -359,3 +360,19 @@ def test_a_kill_task_is_no_embedded_killer(world: BatchWorld) -> None:
     assert isinstance(task, KillSpec)
     world.make(task).run()
     assert {held.lock.type for held in world.lockboxes.locks("d").result()} == {LockType.EXCLUSIVE}
+
+
+def test_files_that_a_delta_table_needs_are_kept(world: BatchWorld) -> None:
+    killing = Killing(world)
+    store = world.store
+    store.segments.mark_unused_within("d", Interval.parse(day(1)))
+    needed = store.revision()
+    store.segments.mark_unused_within("d", Interval.parse(day(2)))
+    wait(world)
+    entry = DeltaEntry("t", TableGoal.KEEP, unneeded=needed)
+    DeltaRegistry(store).change("d", lambda _: entry)
+    assert killing.duty.kill() == KillReport(1, 1)
+    assert names(world) == [day(2), day(9)]
+    assert killing.duty.kill() == KillReport()
+    DeltaRegistry(store).change("d", lambda _: None)
+    assert killing.duty.kill() == KillReport(1, 1)

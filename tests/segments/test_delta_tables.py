@@ -414,16 +414,24 @@ def test_copies_are_deleted_when_no_reader_needs_them(world: DeltaWorld) -> None
     assert world.copies() == [copy]
     world.visible[name] = replace(world.visible[name], visible=())
     world.build()
-    world.table.clean_up()
-    assert world.copies() == [copy], "a reader may have begun before"
+    world.table.clean_up(world.table.state.version)
     world.clock.advance(seconds=UNNEEDED_S + 1)
     world.table.clean_up()
+    world.table = world.opened()
+    world.table.check()
+    world.table.clean_up()
+    world.clock.advance(seconds=UNNEEDED_S + 1)
+    world.table.clean_up()
+    assert world.copies() == [copy], "the version before can be read"
+    world.clock.advance(seconds=_since_writing_s(world) + LOG_KEPT_MS / 1000 + 1)
+    world.table.clean_up()
+    assert world.table.oldest_version == world.table.state.version
     assert world.copies() == [copy], "it is unneeded since now"
     world.clock.advance(seconds=UNNEEDED_S)
     world.table.clean_up()
     assert world.copies() == []
     assert Path(name).exists()
-    assert read(world) == world.expected()
+    assert read(world, checkpoint=world.table.state.version) == world.expected()
 
 
 def test_a_copy_is_made_once_for_the_same_rows(world: DeltaWorld) -> None:
@@ -565,3 +573,42 @@ def test_a_segment_that_is_no_parquet_file_is_named(world: DeltaWorld) -> None:
     with pytest.raises(CorruptData, match=r"1\.parquet"):
         world.create()
     assert not world.log.exists()
+
+
+@pytest.mark.parametrize(("name", "is_refused"), [("a%20b", True), ("100% #é", False)])
+def test_a_path_that_engines_would_decode_is_refused(
+    tmp_path: Path, name: str, *, is_refused: bool
+) -> None:
+    world = DeltaWorld(tmp_path / name)
+    world.folder.mkdir()
+    world.add(0)
+    if not is_refused:
+        world.table.check_possible(world.rows())
+        return
+    with pytest.raises(InvalidRequest, match=r"decode %20 in the path .*/a%20b/clicks"):
+        world.table.check_possible(world.rows())
+
+
+def test_an_entry_without_files_keeps_writers_with_older_rows_away(world: DeltaWorld) -> None:
+    world.add(0)
+    world.create()
+    older = world.rows()
+    late = world.opened()
+    world.add(1)
+    world.build()
+    gone = next(iter(world.visible))
+    del world.visible[gone]
+    confirmed = world.rows()
+    world.table.update(confirmed)
+    version = world.table.state.version
+    world.table.update(replace(confirmed, revision=confirmed.revision + 1), confirms=True)
+    world.revision = confirmed.revision + 1
+    assert world.table.state.version == version + 1
+    assert world.table.state.revision == confirmed.revision + 1
+    assert read(world) == world.expected()
+    late.update(older)
+    late.update(confirmed)
+    assert read(world) == world.expected()
+    assert late.state.version == version + 1
+    world.table.update(replace(confirmed, revision=confirmed.revision + 1), confirms=True)
+    assert world.table.state.version == version + 1, "it is confirmed already"

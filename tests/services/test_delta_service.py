@@ -13,6 +13,8 @@ import pytest
 
 from penstock.core.errors import StorageUnavailable
 from penstock.segments.delta.delta_files import DeltaFiles
+from penstock.segments.delta.table_log import LOG_KEPT_MS
+from penstock.segments.delta.table_registry import KillBounds
 from penstock.services.api.delta import delta_tables
 from penstock.services.api.delta.delta_routes import DeltaRoutes
 from penstock.services.api.delta.delta_tables import FAILED_S, POLL_S, UPKEEP_S, DeltaTables
@@ -318,3 +320,47 @@ def test_the_status_of_a_table_that_is_not_current_is_a_failed_command(
     monkeypatch.setenv("PENSTOCK_URL", world.served.url)
     assert run(["table", "delta", "status", "clicks"]) == exit_codes.FAILED
     assert "differ only in case" in capsys.readouterr().err
+
+
+def killed(world: World) -> list[str]:
+    """Delete the rows of unused segments as kills do; return their ids."""
+    unused = world.store.segments.unused(changed_before_ms=world.clock.now_ms() + 1)
+    bounds = KillBounds.read(world.store)
+    done = world.store.segments.kill([row.id for row in unused], changed_until=bounds.of)
+    return [row.id for row in done.rows]
+
+
+def test_files_of_versions_that_can_be_read_are_not_killed(world: World) -> None:
+    world.publish("2024-10-01/2024-10-02", 100)
+    world.publish("2024-10-01/2024-10-02", 300, name="other")
+    world.ask("POST")
+    world.publish("2024-10-01/2024-10-02", 200, version="v2")
+    world.wait_for(lambda: world.reader().version == 1)
+    rows = {(row.datasource, row.version): row.id for row in world.store.segments.every()}
+    old, other = rows["clicks", "v1"], rows["other", "v1"]
+    world.store.segments.mark_unused([old, other])
+    assert killed(world) == [other], "it has no table"
+    log = Path(world.deep_storage) / "clicks" / "_delta_log"
+    world.wait_for(lambda: any(log.glob("*.checkpoint.parquet")), UPKEEP_S)
+    (checkpoint,) = log.glob("*.checkpoint.parquet")
+    assert killed(world) == []
+    assert NaiveReader(log.parent, last=0).rows("n") == hours(100)
+    behind_s = checkpoint.stat().st_mtime - world.clock.now_ms() / 1000
+    world.clock.advance(seconds=max(0.0, behind_s) + LOG_KEPT_MS / 1000)
+    found: list[str] = []
+    world.wait_for(lambda: found.extend(killed(world)) or found, UPKEEP_S)
+    assert found == [old]
+    assert not (log / f"{0:020d}.json").exists()
+    newest = max(log.glob("*.checkpoint.parquet"))
+    assert NaiveReader(log.parent, int(newest.name.split(".")[0])).rows("n") == hours(200)
+
+
+def test_files_of_a_table_that_is_deleted_may_be_killed(world: World) -> None:
+    world.publish("2024-10-01/2024-10-02", 100)
+    world.ask("POST")
+    (row,) = world.store.segments.every()
+    world.store.segments.mark_unused([row.id])
+    assert killed(world) == []
+    world.ask("DELETE")
+    world.wait_for(lambda: world.state() == "disabled")
+    assert killed(world) == [row.id]

@@ -414,3 +414,77 @@ def test_the_files_of_a_dropped_datasource_are_deleted_later(world: World) -> No
     (folder / "clicks/data").unlink()
     world.store.segments.mark_used_within("clicks")
     assert numbers(world.table()) == hours(100)
+
+
+def kill_unused(world: World) -> None:
+    """Delete the rows of unused segments, as a kill does before it deletes their files."""
+    unused = world.store.segments.unused(changed_before_ms=world.clock.now_ms() + 1)
+    assert world.store.segments.kill([row.id for row in unused]).files_free
+
+
+def shown(table: Table) -> list[int]:
+    return [one.snapshot_id for one in table.snapshots()]
+
+
+def test_snapshots_are_not_shown_before_a_kill_deletes_their_files(world: World) -> None:
+    world.publish("2024-10-01/2024-10-02", 100)
+    first = world.table()
+    world.publish("2024-10-01/2024-10-02", 200, version="v2")
+    second = world.table()
+    world.publish("2024-10-02/2024-10-03", 300)
+    third = world.table()
+    assert len(shown(third)) == 3
+    old = min(world.store.segments.every(), key=lambda row: (row.interval.start_ms, row.version))
+    world.store.segments.mark_unused([old.id])
+    assert len(shown(world.table())) == 3
+    kill_unused(world)
+    after = world.table()
+    assert shown(after) == [after.current_snapshot().snapshot_id]  # type: ignore[union-attr]
+    assert numbers(after) == hours(200) + hours(300)
+    for one in (first, second):
+        id_ = one.current_snapshot().snapshot_id  # type: ignore[union-attr]
+        answer = world.ask(f"{CLICKS}/plan", {"snapshot-id": id_})
+        assert answer.status_code == 404
+        assert f"files of the snapshot {id_} are deleted" in answer.text
+    written = wait_for_snapshots(world, 1)
+    assert shown(written) == shown(after)
+
+
+def wait_for_snapshots(world: World, count: int) -> Table:
+    """Wait until the metadata file has a number of snapshots; a thread writes it."""
+    for _ in range(500):
+        stored = StaticTable.from_metadata(world.table().metadata_location)
+        if len(stored.snapshots()) == count:
+            return stored
+        time.sleep(0.01)
+    raise AssertionError(f"the metadata file has {shown(stored)}")
+
+
+@pytest.mark.parametrize("slow_s", [catalog_tables.SLOW_S, -1.0], ids=["quick", "slow"])
+def test_a_kill_of_current_files_has_the_table_built_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, slow_s: float
+) -> None:
+    world.publish("2024-10-01/2024-10-02", 100)
+    world.publish("2024-10-02/2024-10-03", 200)
+    monkeypatch.setattr(catalog_tables, "SLOW_S", slow_s)
+    before = world.table()
+    assert numbers(before) == hours(100) + hours(200)
+    (first, _) = sorted(world.store.segments.every(), key=lambda row: row.interval.start_ms)
+    world.store.segments.mark_unused([first.id])
+    kill_unused(world)  # no time passes: the table would rest
+    after = world.table()
+    assert shown(after) == [after.current_snapshot().snapshot_id]  # type: ignore[union-attr]
+    assert shown(after) != shown(before)
+    stored = StaticTable.from_metadata(after.metadata_location)
+    assert numbers(stored) == hours(200)
+
+
+def test_a_kill_of_files_that_no_snapshot_has_changes_nothing(world: World) -> None:
+    world.publish("2024-10-01/2024-10-02", 100)
+    world.store.segments.mark_unused_within("clicks")
+    world.publish("2024-10-02/2024-10-03", 200)
+    before = world.table()
+    world.publish("2024-10-03/2024-10-04", 300)
+    assert len(shown(world.table())) == 2
+    kill_unused(world)
+    assert shown(world.table())[0] == before.current_snapshot().snapshot_id  # type: ignore[union-attr]

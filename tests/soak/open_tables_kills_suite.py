@@ -5,7 +5,7 @@ make soak ARGS="open-tables-kills"
 A case is a step of `tests/kits/open_tables_kit.py` on the metadata of a real Penstock, beside a
 stream of events. After each step a role is killed with `kill -9`. Each answer of an engine must be
 that of a revision, and soon that of the newest one. At the end of a block, each event of the stream
-must be read once by all engines. `scripts/setup engines` installs the engines of others.
+must be read once by all engines. `scripts/setup conformance` installs the engines of others.
 """
 
 from __future__ import annotations

@@ -4,17 +4,15 @@ make soak ARGS="open-tables"
 
 A case is a step of `tests/kits/open_tables_kit.py`; a block of 100 steps has tables of its own.
 PyIceberg plans by itself and by the catalog; DuckDB reads with its extension for Iceberg, and
-deltalake the Delta table; Spark answers SQL. `scripts/setup engines` installs the engines of
+deltalake the Delta table; Spark answers SQL. `scripts/setup conformance` installs the engines of
 others.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
@@ -34,6 +32,7 @@ from penstock.spark.tables.table_columns import union_columns
 from penstock.spark.tables.visible_files import VisibleFiles
 from penstock.spark.views import table
 from penstock.testing.clock import VirtualClock
+from tests.conformance.clients_kit import ENGINES, PYTHON, Client, Refused
 from tests.harness.metadata_kit import open_metadata
 from tests.kits.fast_comparison_kit import SETTINGS, WITHOUT_CODE
 from tests.kits.open_tables_kit import ChangingTables
@@ -47,9 +46,8 @@ if TYPE_CHECKING:
     from penstock.core.intervals import Interval
     from penstock.spark.tables import TableSource
 
-HERE: Final = Path(__file__).parent
-PYTHON: Final = HERE.parents[1] / ".venv" / "engines" / "bin" / "python"
 STEPS: Final = 10_000
+PATIENCE_S: Final = 600.0
 # A message of DuckDB about a table whose columns differ in case alone.
 _CASE_VARIANTS: Final = "already exists"
 
@@ -59,41 +57,29 @@ class OtherEngines:
 
     def __init__(self, folder: Path) -> None:
         if not PYTHON.exists():
-            raise SystemExit("the engines are not installed: scripts/setup engines")
+            raise SystemExit("the engines are not installed: scripts/setup conformance")
         self._out = folder / "rows.parquet"
-        self._process = subprocess.Popen(
-            [str(PYTHON), str(HERE / "drive_engines.py")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._client = Client("engines", str(ENGINES), patience_s=PATIENCE_S)
 
     def __enter__(self) -> Self:
+        self._client.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(30)
-        self._process.stdout.close()
+        self._client.__exit__()
 
-    def read(self, engine: str, name: str, time: Interval | None, **more: str) -> pa.Table | None:
-        """Return the rows that an engine reads.
+    def read(self, how: str, name: str, time: Interval | None, **more: str) -> pa.Table | None:
+        """Return the rows that an engine reads: `write_iceberg` DuckDB, `write_delta` deltalake.
 
         Raises:
             ReadError: The engine raised an exception.
         """
         where = "" if time is None else condition(time)
-        asked = {"engine": engine, "table": name, "where": where, "out": str(self._out), **more}
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(asked) + "\n")
-        self._process.stdin.flush()
-        answer: Mapping[str, object] = json.loads(self._process.stdout.readline())
-        if answer["error"]:
-            raise ReadError(str(answer["error"]))
-        return pq.read_table(self._out, partitioning=None) if answer["found"] else None
+        try:
+            found = self._client.ask(how, name, where=where, out=str(self._out), **more)
+        except Refused as error:
+            raise ReadError(str(error)) from error
+        return pq.read_table(self._out, partitioning=None) if found else None
 
 
 class ReadError(Exception):
@@ -117,7 +103,7 @@ class DuckDb:
     def read(self, datasource: str, time: Interval | None) -> pa.Table | str | None:
         """Return the rows."""
         try:
-            return self._engines.read("duckdb", datasource, time, catalog=self._catalog)
+            return self._engines.read("write_iceberg", datasource, time, catalog=self._catalog)
         except ReadError as error:
             if _CASE_VARIANTS in str(error):
                 return "case variants"
@@ -164,7 +150,7 @@ class DeltaLake:
             return "case variants"
         if known is None and not files:
             return "no segments"
-        found = self._engines.read("deltalake", log_files.location, time)
+        found = self._engines.read("write_delta", log_files.location, time)
         if not files and found is not None and not found.num_rows:
             return "no segments"  # the table stays, without rows
         return found

@@ -20,6 +20,7 @@ from penstock.core.intervals import Interval
 from penstock.segments.catalog import Catalog
 from penstock.segments.deep_storage import DeepStore
 from penstock.segments.segment import Segment, ShardSpec
+from penstock.spark import datasource_changes
 from penstock.spark.datasource import PenstockSource, StreamSource
 from penstock.spark.datasource_changes import ChangesPage, changes_after, files_at
 from penstock.spark.datasource_stream import (
@@ -180,6 +181,22 @@ shared = settings(
 def changing() -> Iterator[Changing]:
     with MemoryMetadata(VirtualClock()) as store:
         yield Changing(store)
+
+
+def test_pages_that_end_after_few_segments_have_the_same_changes(
+    changing: Changing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for version in range(5):
+        changing.publish(0, 4, version)
+        changing.store.publish(PublishRequest("t", "other", kind="insert", sequence_name=""))
+    whole = changing.changes(0, 100)
+    assert not whole.more
+    monkeypatch.setattr(datasource_changes, "SEGMENTS_READ_MAX", 1)
+    pages = [changing.changes(0, 100)]
+    while pages[-1].more:
+        pages.append(changing.changes(pages[-1].next, 100))
+    assert [len(page.commits) for page in pages] == [1] * 5
+    assert tuple(commit for page in pages for commit in page.commits) == whole.commits
 
 
 _examples = (f"d{number}" for number in range(10_000))

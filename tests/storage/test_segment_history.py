@@ -70,6 +70,19 @@ def test_revisions_with_changes_of_a_datasource_are_listed(store) -> None:
     assert store.history.inserted(everything, last) == {third}
 
 
+def test_many_changed_times_are_joined_across_the_smallest_gaps(store) -> None:
+    hours = [*range(0, 120, 2), 1000, 1002, 2000]
+    publish(store, *hours)
+    found = store.history.between("d", 0, store.revision())
+    assert len(found.times) == 50
+    assert len(found.after) == len(hours)
+    for hour in hours:
+        time = Interval(hour * 10, hour * 10 + 10)
+        (one,) = (one for one in found.times if one.overlaps(time))
+        assert one.intersection(time) == time
+    assert not any(one.overlaps(Interval(5000, 6000)) for one in found.times)
+
+
 def test_a_kill_forgets_older_revisions_of_its_datasource_only(store) -> None:
     first, second = publish(store, 0, 1)
     published = store.revision()

@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
@@ -69,13 +69,18 @@ class PageCommand:
     shown: tuple[str, ...]
 
 
-def parts_of(page: Path) -> list[PageFile | PageCommand]:
-    """Return the files and the commands of a page in their order, without those not run."""
+def parts_of(page: Path, run_by: str = "") -> list[PageFile | PageCommand]:
+    """Return the files of a page, and the commands that a test runs, in their order.
+
+    Args:
+        page: The page.
+        run_by: Name of the test; "": the one that runs most of the commands of pages.
+    """
     parts: list[PageFile | PageCommand] = []
     for fence in fences(page):
         if fence.title:
             parts.append(PageFile(fence.place, fence.title, f"{fence.text}\n"))
-        elif fence.language == "console" and not fence.not_run:
+        elif fence.language == "console" and not fence.not_run and fence.run_by == run_by:
             parts += _commands(fence.place, fence.text)
     return parts
 
@@ -153,11 +158,15 @@ class Reader:
 
     def follow(self, page: Path) -> None:
         """Write all files and type all commands of a page; fail where it is wrong."""
-        for part in parts_of(page):
+        self.do(parts_of(page))
+
+    def do(self, parts: Iterable[PageFile | PageCommand]) -> None:
+        """Write files and type commands of a page; fail where it is wrong."""
+        for part in parts:
             if isinstance(part, PageFile):
                 path = self.folder / part.name
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(self._here(part.text))
+                path.write_text(self.here(part.text))
             else:
                 self.type(part)
 
@@ -194,13 +203,13 @@ class Reader:
         )
 
     def _run(self, command: str) -> Shown:
-        arguments = [self._here(word) for word in shlex.split(command)]
+        arguments = [self.here(word) for word in shlex.split(command)]
         if arguments[0] == "penstock" and not needs_a_shell(command):
             with mock.patch.object(sys, "path", [*sys.path]):  # `--flow-modules` adds to it
                 return within(arguments[1:], self.folder, self._environment)
         path = f"{self._programs}:{self._environment['PATH']}"
         done = subprocess.run(
-            ["bash", "-c", self._here(command, shlex.quote)],
+            ["bash", "-c", self.here(command, shlex.quote)],
             cwd=self.folder,
             env={**self._environment, "PATH": path},
             capture_output=True,
@@ -223,7 +232,7 @@ class Reader:
             script.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, *words])} "$@"\n')
             script.chmod(0o755)
 
-    def _here(self, text: str, quote: Callable[[str], str] = str) -> str:
+    def here(self, text: str, quote: Callable[[str], str] = str) -> str:
         """Replace the addresses and folders of pages by those of this run."""
         for shown, actual in self._actual.items():
             text = text.replace(shown, quote(actual))

@@ -28,12 +28,14 @@ class VisibleChanges:
         revision: The later revision.
         added: Pieces of segments that are visible at the later revision only, in time order.
         removed: Pieces that are visible at the earlier one only.
+        rows_read: Number of segments around them that were read.
     """
 
     after: int
     revision: int
     added: Sequence[VisiblePiece]
     removed: Sequence[VisiblePiece]
+    rows_read: int
 
 
 def visible_at(store: MetadataStore, datasource: str, revision: int) -> list[VisiblePiece]:
@@ -65,7 +67,8 @@ def changes_between(
     """
     found = store.history.between(datasource, after, revision)
     before, now = (_pieces_in(rows, found.times) for rows in (found.before, found.after))
-    return VisibleChanges(after, revision, _difference(now, before), _difference(before, now))
+    added, removed = _difference(now, before), _difference(before, now)
+    return VisibleChanges(after, revision, added, removed, len(found.before) + len(found.after))
 
 
 def _pieces_in(rows: Sequence[SegmentRow], times: Sequence[Interval]) -> list[VisiblePiece]:

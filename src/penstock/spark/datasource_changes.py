@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, cast
 
 from penstock.core.errors import InvalidRequest
-from penstock.segments.past_segments import changes_between, visible_at
+from penstock.segments.past_segments import VisibleChanges, changes_between, visible_at
 from penstock.spark.tables.table_files import TableFile
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 CHANGES_MAX: Final = 10_000
 """Changes after which an answer ends; a revision that has more of them is sent whole."""
+SEGMENTS_READ_MAX: Final = 20_000
+"""Segments that are read for an answer until it ends, even if it has few changes."""
 _REVISIONS_MAX: Final = 100
 
 
@@ -141,6 +143,8 @@ def changes_after(
 ) -> ChangesPage:
     """Return the changes after a revision.
 
+    The work is bounded by the limits, and by the changes of one revision: those of one transaction.
+
     Args:
         store: The metadata store.
         deep_store: Where the files of segments are.
@@ -156,26 +160,27 @@ def changes_after(
     now = store.revision()
     revisions, newest = store.history.changed(datasource, after, _REVISIONS_MAX)
     commits: list[FileCommit] = []
-    count = 0
+    count = rows_read = 0
     last = after
     for revision in revisions:
-        if count >= limit:
+        if count >= limit or rows_read >= SEGMENTS_READ_MAX:
             break
-        changes = tuple(_changes_at(store, deep_store, datasource, revision))
+        found = changes_between(store, datasource, revision - 1, revision)
+        changes = tuple(_changes_of(found, store, deep_store))
         if changes:
             commits.append(FileCommit(revision, changes))
         count += len(changes)
+        rows_read += found.rows_read
         last = revision
     return ChangesPage(now, newest, last, last < newest, tuple(commits))
 
 
-def _changes_at(
-    store: MetadataStore, deep_store: DeepStore, datasource: str, revision: int
+def _changes_of(
+    found: VisibleChanges, store: MetadataStore, deep_store: DeepStore
 ) -> Iterator[FileChange]:
-    found = changes_between(store, datasource, revision - 1, revision)
     for piece in found.removed:
         yield FileChange(RowChange.DELETE, _file(deep_store, piece))
-    new = store.history.inserted((str(piece.segment.id) for piece in found.added), revision)
+    new = store.history.inserted((str(one.segment.id) for one in found.added), found.revision)
     for piece in found.added:
         again = str(piece.segment.id) not in new
         yield FileChange(RowChange.INSERT, _file(deep_store, piece), again)

@@ -49,6 +49,7 @@ from penstock.indexing.overlord.segment_publisher import OverlordPublisher, Supe
 from penstock.indexing.overlord.segment_transactions import kill_segments, mark_unused
 from penstock.indexing.required_access import required_access
 from penstock.indexing.task_spec import StreamTaskSpec
+from penstock.segments.delta.table_registry import KillBounds
 from penstock.storage.metadata import AnnouncedFile, AnnouncedOffsets, PublishOutcome
 
 if TYPE_CHECKING:
@@ -253,6 +254,7 @@ class ActionHandler:
                     datasource=task.datasource,
                     interval=action.interval,
                     versions=action.versions,
+                    changed_until=KillBounds.read(self._metadata).of(task.datasource),
                     limit=action.limit,
                 )
                 return [segment_to_json(row) for row in unused]

@@ -15,6 +15,7 @@ from penstock.indexing.lockbox.task_locks import LockType
 from penstock.indexing.overlord.lock_requests import lock_type
 from penstock.indexing.specs.batch.spark_write import SparkWriteSpec
 from penstock.indexing.task_spec import StreamTaskSpec
+from penstock.segments.delta.table_registry import KillBounds
 from penstock.storage.metadata import CountsRow, PublishRequest, QueryBatch, ReplaceLock
 
 if TYPE_CHECKING:
@@ -82,8 +83,11 @@ def mark_unused(
 def kill_segments(
     metadata: MetadataStore, ids: Sequence[str], _locks: SectionLocks
 ) -> KilledSegments:
-    """Delete the rows of unused segments, and return the files to delete."""
-    return metadata.segments.kill(ids)
+    """Delete the rows of unused segments, and return the files to delete.
+
+    Segments that versions of Delta tables need are kept.
+    """
+    return metadata.segments.kill(ids, changed_until=KillBounds.read(metadata).of)
 
 
 def _kind(task: TaskSpec, action: PublishSegments) -> PublishKind:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -51,6 +52,9 @@ COPY_REUSED_S: Final = 1_200.0
 
 _TRIES_MAX: Final = 5
 _HOUR_MS: Final = 3_600_000
+# deltalake 1.6 and DuckDB 1.5 decode it, whether they get a path or a URI. Folders of datasources
+# have no percent sign in their names, so only the path of the deep storage can have an escape.
+_ESCAPE: Final = re.compile("%[0-9A-Fa-f]{2}")
 
 
 class DeltaTable:
@@ -98,9 +102,15 @@ class DeltaTable:
         Raises:
             Conflict: Names of columns differ only in case.
             InvalidRequest: A file is not in the folder of the datasource, or the deep storage
-                cannot create a file only if it does not exist.
+                cannot create a file only if it does not exist, or engines could not open its path.
             Unavailable: The deep storage does not answer.
         """
+        if (escape := _ESCAPE.search(self._files.location)) is not None:
+            raise InvalidRequest(
+                f"engines that read Delta tables decode {escape[0]} in the path"
+                f" {self._files.location}, and look for another folder: use a deep storage whose"
+                " path has no percent escape, or read the datasource as an Iceberg table"
+            )
         if not self._files.creates_once():
             raise InvalidRequest(
                 f"the deep storage of {self._files.location} cannot create a file only if it does"
@@ -137,8 +147,13 @@ class DeltaTable:
         self._is_loaded = True
         self._write(rows, schema)
 
-    def update(self, rows: VisibleRows) -> None:
+    def update(self, rows: VisibleRows, *, confirms: bool = False) -> None:
         """Write an entry if the table has other rows or columns than these.
+
+        Args:
+            rows: The rows.
+            confirms: Also write one if the table has the rows, but of an earlier revision. Then no
+                other process writes rows of an earlier one than this.
 
         Raises:
             Conflict: Names of columns differ only in case.
@@ -155,7 +170,7 @@ class DeltaTable:
                 self._log.load()
             self._check_own()
             self._is_loaded = True
-            self._write(rows, schema)
+            self._write(rows, schema, confirms=confirms)
         except BaseException:
             # The entries that were read before may not be in the log any longer, or one was read
             # in part.
@@ -168,20 +183,24 @@ class DeltaTable:
         self._is_loaded = True
         self._check_own()
 
-    def clean_up(self) -> int:
+    @property
+    def oldest_version(self) -> int:
+        """The oldest version that can be read, after `clean_up`."""
+        return self._log.oldest
+
+    def clean_up(self, next_oldest: int = -1) -> int:
         """Delete old files of the log, and unneeded copies; return their number.
+
+        Args:
+            next_oldest: A version before which all may be deleted a day later.
 
         Raises:
             Unavailable: The deep storage does not answer.
         """
-        now_ms = self._clock.now_ms()
-        count = self._log.clean_up(now_ms)
+        count = self._log.clean_up(self._clock.now_ms(), next_oldest)
         needed = {file.path for file in self.state.files.values()}
-        needed.update(
-            one.path
-            for one in self.state.removed.values()
-            if one.removed_ms >= now_ms - REMOVED_KEPT_MS
-        )
+        # Files of earlier versions that can be read.
+        needed.update(self.state.removed)
         now_s = self._clock.monotonic_s()
         self._copies = {
             id_: copy
@@ -226,15 +245,15 @@ class DeltaTable:
     def _schema(self, rows: VisibleRows) -> DeltaSchema:
         return delta_schema(self._datasource, rows.columns, rows.in_files)
 
-    def _write(self, rows: VisibleRows, schema: DeltaSchema) -> None:
+    def _write(self, rows: VisibleRows, schema: DeltaSchema, *, confirms: bool = False) -> None:
         for _ in range(_TRIES_MAX):
             if self._is_older(rows):
                 return
-            actions = self._actions(rows, schema)
+            actions = self._actions(rows, schema, confirms=confirms)
             if actions is None:
                 return
             if self._log.append(actions):
-                self._log.checkpoint_if_due(self._clock.now_ms())
+                self._log.checkpoint_if_due()
                 return
             self._log.refresh()
             self._check_own()
@@ -251,7 +270,9 @@ class DeltaTable:
         found = self.state.revision
         return found > rows.revision and found <= self._revision()
 
-    def _actions(self, rows: VisibleRows, schema: DeltaSchema) -> Iterable[tuple[str, Json]] | None:
+    def _actions(
+        self, rows: VisibleRows, schema: DeltaSchema, *, confirms: bool
+    ) -> Iterable[tuple[str, Json]] | None:
         """Return the actions that lead to these rows; None: the table has them."""
         now_ms, state = self._clock.now_ms(), self.state
         present = {file.id: file for file in state.files.values()}
@@ -275,7 +296,8 @@ class DeltaTable:
             found.append(("protocol", protocol))
         if metadata != state.metadata:
             found.append(("metaData", metadata))
-        if not found and not removed and not added:
+        is_confirmed = not confirms or state.revision >= rows.revision
+        if not found and not removed and not added and is_confirmed:
             return None
         info = self._commit_info(now_ms, is_append=not removed)
         transaction: Json = {
@@ -306,7 +328,7 @@ class DeltaTable:
     def _metadata(self, schema: DeltaSchema, now_ms: int) -> Json:
         configuration = {
             "delta.logRetentionDuration": f"interval {LOG_KEPT_MS // _HOUR_MS} hours",
-            "delta.deletedFileRetentionDuration": f"interval {REMOVED_KEPT_MS // _HOUR_MS} hours",
+            "delta.deletedFileRetentionDuration": f"interval {LOG_KEPT_MS // _HOUR_MS} hours",
         }
         if schema.left_out:
             left_out = orjson.dumps(dict(schema.left_out)).decode()

@@ -45,7 +45,7 @@ CHECKPOINT_ENTRIES_MAX: Final = 100
 CHECKPOINT_ACTIONS: Final = 10_000
 """Number of actions after which a checkpoint follows if they changed a tenth of the table."""
 REMOVED_KEPT_MS: Final = 3_600_000
-"""Time for which a checkpoint has removed files, and for which copies of rows stay."""
+"""Time for which removed files stay after no version that can be read needs them."""
 LOG_KEPT_MS: Final = 24 * 3_600_000
 """Time for which earlier versions of the table can be read."""
 
@@ -64,11 +64,15 @@ class TableLog:
 
     Attributes:
         state: The state of the table after `load` or `refresh`.
+        oldest: The oldest version that can be read, after `clean_up`.
     """
 
     def __init__(self, files: DeltaFiles) -> None:
         self._files = files
         self.state = TableState()
+        self.oldest = 0
+        # When the checkpoint of the oldest version was written; 0: its first entry is stored.
+        self._oldest_ms = 0
         self._since = _Since()
         self._digest = b""  # of the last entry
 
@@ -79,8 +83,10 @@ class TableLog:
             CorruptData: An entry is missing or damaged.
             Unavailable: The deep storage does not answer.
         """
-        names = [name for name, _ in self._files.log_names()]
+        names = dict(self._files.log_names())
         entries, checkpoints = _versions(_ENTRY, names), _versions(_CHECKPOINT, names)
+        has_all = not checkpoints or 0 in entries
+        self._oldest_ms = 0 if has_all else names[checkpoints[min(checkpoints)]]
         self._since = _Since()
         for version in sorted(checkpoints, reverse=True):
             name = _checkpoint_name(version)
@@ -143,7 +149,7 @@ class TableLog:
         self._apply(content)
         return True
 
-    def checkpoint_if_due(self, now_ms: int) -> bool:
+    def checkpoint_if_due(self) -> bool:
         """Write a checkpoint if enough has changed since the last one; return whether it did.
 
         Raises:
@@ -151,19 +157,34 @@ class TableLog:
         """
         if not self._since.is_due(len(self.state.files)):
             return False
-        content, actions = write_checkpoint(self.state, now_ms - REMOVED_KEPT_MS)
+        self._write_checkpoint()
+        return True
+
+    def _write_checkpoint(self) -> None:
+        content, actions = write_checkpoint(self.state, self.removed_kept_ms())
         self._files.create(_checkpoint_name(self.state.version), content)
         self._files.replace(_LAST, orjson.dumps({"version": self.state.version, "size": actions}))
         self._since = _Since()
-        return True
 
-    def clean_up(self, now_ms: int) -> int:
+    def removed_kept_ms(self) -> int:
+        """Return the time since when removed files may be needed by versions that can be read."""
+        return self._oldest_ms - REMOVED_KEPT_MS
+
+    def clean_up(self, now_ms: int, next_oldest: int = -1) -> int:
         """Delete what is older than `LOG_KEPT_MS` and not needed; return the number of files.
+
+        Args:
+            now_ms: The time.
+            next_oldest: A version before which all may be deleted `LOG_KEPT_MS` later: if there is
+                no checkpoint of it or a later one, one is written.
 
         Raises:
             Unavailable: The deep storage does not answer.
         """
         names = dict(self._files.log_names())
+        if max(_versions(_CHECKPOINT, names), default=0) < next_oldest:
+            self._write_checkpoint()
+            names = dict(self._files.log_names())
         old = [
             name
             for name, changed_ms in names.items()
@@ -185,6 +206,12 @@ class TableLog:
             self._files.delete(_LAST)
         for name in old:
             self._files.delete(name)
+        self.oldest = kept
+        self._oldest_ms = names[checkpoints[kept]] if kept else 0
+        kept_ms = self.removed_kept_ms()
+        gone = [path for path, one in self.state.removed.items() if one.removed_ms < kept_ms]
+        for path in gone:
+            del self.state.removed[path]
         return len(old)
 
     def delete(self, *, unless: str = "") -> None:
@@ -204,6 +231,7 @@ class TableLog:
         for name in (*(name for name in names if name not in set(entries)), *entries):
             self._files.delete(name)
         self.state, self._since = TableState(), _Since()
+        self.oldest = self._oldest_ms = 0
 
     def _apply(self, content: bytes) -> None:
         version = self.state.version + 1

@@ -27,6 +27,8 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from penstock.core.clock import Clock
+from penstock.core.errors import CorruptData, Unavailable
+from penstock.segments.parquet_footer import read_footer
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -185,16 +187,9 @@ class FooterBounds:
 
 def _read(location: str, wanted: frozenset[str]) -> _Footer | None:
     """Return bounds from the footer of a file; None: it cannot be read."""
-    # Processes that read no files would waste half a second and 40 MB.
-    import fsspec  # noqa: PLC0415
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
     try:
-        filesystem, inner = fsspec.core.url_to_fs(location)
-        metadata = pq.read_metadata(inner, filesystem=filesystem)
-        return _footer(metadata, wanted)
-    except (pa.ArrowException, OSError, ValueError):
+        return _footer(read_footer(location), wanted)
+    except (CorruptData, Unavailable, ValueError):
         return None  # The engine that reads the file reports the reason.
 
 

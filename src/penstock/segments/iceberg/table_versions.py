@@ -16,6 +16,8 @@ Invariants:
 
 - a snapshot has exactly the visible rows of one revision of the metadata, which is its id, and each
   snapshot is of a later revision than the one before;
+- no snapshot is shown whose files a kill may have deleted: a kill first raises the oldest revision
+  of the datasource, and snapshots before it are left out;
 - a file is in a snapshot once, even if its visible rows are in several intervals;
 - files are never changed. One is removed only after no snapshot has needed it for an hour;
 - a crash at any point leaves the version before, or the new one, and unused files that the next
@@ -120,6 +122,20 @@ class TableVersion:
         found = self.metadata.get("current-snapshot-id")
         return found if isinstance(found, int) else None
 
+    def since(self, oldest: int) -> TableVersion:
+        """Return this version without the snapshots before a revision, except the current one."""
+        shown = [one for one in _snapshots(self.metadata) if self._stays(one, oldest)]
+        if len(shown) == len(_snapshots(self.metadata)):
+            return self
+        ids = {one["snapshot-id"] for one in shown}
+        log = cast("list[Json]", self.metadata["snapshot-log"])
+        times = [one for one in log if one["snapshot-id"] in ids]
+        return replace(self, metadata={**self.metadata, "snapshots": shown, "snapshot-log": times})
+
+    def _stays(self, snapshot: Json, oldest: int) -> bool:
+        id_ = cast("int", snapshot["snapshot-id"])
+        return id_ >= oldest or id_ == self.snapshot_id
+
 
 class Pointer(Protocol):
     """Where the current version of a table is stored."""
@@ -167,10 +183,14 @@ class TableVersions:
         # Since when a file was seen to be unneeded, by its name.
         self._unneeded: dict[str, float] = {}
 
-    def build(self, rows: VisibleRows) -> TableVersion:
+    def build(self, rows: VisibleRows, oldest: int = 0) -> TableVersion:
         """Return the version with these rows, which becomes the current one if it is not yet.
 
         If another process has built a version of a later revision, this one is returned.
+
+        Args:
+            rows: The rows.
+            oldest: Revision before which files of segments may be deleted.
 
         Raises:
             Unavailable: The deep storage or the metadata store does not answer, or other processes
@@ -186,7 +206,7 @@ class TableVersions:
             ids = ids.extended(rows.columns)
             if base is None and attempt:
                 self._hidden = {}  # another process may have deleted them just now
-            next_version = _NextVersion(self._tools(), base, manifests, rows, ids)
+            next_version = _NextVersion(self._tools(), base, manifests, rows, ids, oldest)
             if base is not None and not next_version.differs():
                 self._version = base
                 return base
@@ -471,6 +491,7 @@ class _NextVersion:
         manifests: The manifests of its current snapshot.
         rows: The rows of the version.
         ids: Ids of all columns.
+        oldest: Revision before which it shows no snapshots.
     """
 
     def __init__(
@@ -480,9 +501,12 @@ class _NextVersion:
         manifests: Sequence[ManifestFile],
         rows: VisibleRows,
         ids: ColumnIds,
+        oldest: int,
     ) -> None:
         self._files = tools.files
-        self._base = base
+        self._base = base and base.since(oldest)
+        self._shows_deleted = base is not self._base
+        self._oldest = oldest
         self._manifests = manifests
         self._hidden = tools.hidden
         self._rows = rows
@@ -497,9 +521,13 @@ class _NextVersion:
         self._groups = self._grouped()
 
     def differs(self) -> bool:
-        """Return whether rows or schema differ from those of the base."""
+        """Return whether rows, schema or earlier snapshots differ from those of the base."""
         assert self._base is not None
-        return self._has_other_rows() or not _has_schema(self._base.metadata, self._schema)
+        return (
+            self._shows_deleted
+            or self._has_other_rows()
+            or not _has_schema(self._base.metadata, self._schema)
+        )
 
     def _has_other_rows(self) -> bool:
         there = {
@@ -705,7 +733,11 @@ class _NextVersion:
         is_append: bool,
     ) -> None:
         # A snapshot of the same revision, which another release has written, is replaced.
-        others = [one for one in _snapshots(metadata) if one["snapshot-id"] != self._rows.revision]
+        others = [
+            one
+            for one in _snapshots(metadata)
+            if self._oldest <= cast("int", one["snapshot-id"]) != self._rows.revision
+        ]
         parent_id = cast("int", others[-1]["snapshot-id"]) if others else None
         content = write_manifest_list(
             listed,

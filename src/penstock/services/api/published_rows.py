@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from penstock.core.errors import CorruptData, Unavailable
+from penstock.segments.parquet_footer import read_footer
 from penstock.segments.visible_rows import VisibleFile
 from penstock.spark.tables.table_files import TableFile
 
@@ -39,17 +39,4 @@ def visible_files(files: Sequence[TableFile]) -> list[VisibleFile]:
 
 def _rows(file: TableFile) -> int:
     """Return the number of rows of a file; those from Druid's metadata have it in their footer."""
-    if file.rows:
-        return file.rows
-    # Imported here: routers that never meet such a file would waste memory.
-    import fsspec  # noqa: PLC0415
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
-    try:
-        filesystem, inner = fsspec.core.url_to_fs(file.path)
-        return int(pq.read_metadata(inner, filesystem=filesystem).num_rows)
-    except pa.ArrowInvalid as error:
-        raise CorruptData(file.path, None, f"it is not a Parquet file ({error})") from error
-    except OSError as error:
-        raise Unavailable(f"{file.path} cannot be read ({error}): try again") from error
+    return file.rows or int(read_footer(file.path).num_rows)

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Final
 
 import fsspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from penstock.core.errors import InvalidRequest, NotFound, PenstockError, counted
 from penstock.core.intervals import Interval, parse_time
 from penstock.core.names import DATASOURCE, check_stored_name
 from penstock.segments.deep_storage import LOAD_SPEC_TYPE, DeepStore
 from penstock.segments.layout import FILE_NAME, is_attempt_file
+from penstock.segments.parquet_footer import read_footer
 from penstock.segments.segment import Segment, SegmentId
 from penstock.segments.shard_spec import ShardSpec
 from penstock.storage.metadata import MetadataStore, PublishRequest
@@ -271,8 +271,9 @@ def _put(metadata: MetadataStore, datasource: str, segments: list[Segment]) -> N
 
 def _segment(store: DeepStore, file: NamedFile) -> Segment:
     load_spec = {"type": LOAD_SPEC_TYPE, "path": file.relative}
-    with fsspec.open(store.location(load_spec)) as opened:
-        footer = pq.read_metadata(opened)
+    location = store.location(load_spec)
+    footer = read_footer(location)
+    with fsspec.open(location) as opened:
         size = opened.seek(0, 2)
     schema = footer.schema.to_arrow_schema()
     columns = tuple((one.name, spark_type(one.type)) for one in schema)

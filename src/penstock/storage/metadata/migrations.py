@@ -271,6 +271,12 @@ INSERT INTO penstock_oldest_revisions (datasource, revision)
 ALTER TABLE penstock_lookups ADD COLUMN owner TEXT NOT NULL DEFAULT '';
 """
 
+# Changes of a datasource by revision: without these, a reader of changes read all of its rows.
+_FORMAT_11 = """
+CREATE INDEX penstock_segments_revision ON penstock_segments (datasource, changed_revision);
+CREATE INDEX penstock_used_periods_start ON penstock_used_periods (datasource, from_revision);
+"""
+
 MIGRATIONS = (
     _FORMAT_1,
     _FORMAT_2,
@@ -282,6 +288,7 @@ MIGRATIONS = (
     _FORMAT_8,
     _FORMAT_9,
     _FORMAT_10,
+    _FORMAT_11,
 )
 # Changes of rows after the statements of a format.
 _CONVERSIONS: Mapping[int, Callable[[Connection], None]] = {

@@ -18,6 +18,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     and_,
+    bindparam,
     delete,
     exists,
     func,
@@ -26,6 +27,7 @@ from sqlalchemy import (
     or_,
     select,
     text,
+    union_all,
 )
 
 from penstock.core.errors import InvalidRequest, NotFound
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from penstock.storage.metadata.sql_database import Transactions
 
 _TIMES_MAX: Final = 50
-"""Changed times that are read one by one; more are read as one interval."""
+"""Changed times that are read one by one; of more, those with the smallest gaps are joined."""
 
 # One statement for both databases.
 _RAISE_OLDEST: Final = text("""
@@ -160,6 +162,10 @@ class SegmentHistory:
 
         return self._database.read(work)
 
+    def newest(self, datasource: str) -> int:
+        """Return the last revision at which segments of a datasource changed; 0: none did."""
+        return self._database.read(lambda c: _changed_revisions(c, datasource, 0, 0)[1])
+
     def oldest(self, datasource: str) -> int:
         """Return the oldest revision of a datasource that is known."""
         return self._database.read(lambda c: _oldest(c, datasource))
@@ -247,41 +253,66 @@ def _used_at(
 def _changed_revisions(
     connection: Connection, datasource: str, after: int, limit: int
 ) -> tuple[list[int], int]:
+    """Return the first revisions with changes after another one, and the last of all.
+
+    Each is looked up in indexes, so the number of changes does not matter.
+    """
     rows, periods = schema.segments.c, schema.used_periods.c
-    # Both bounds, and not the datasource: otherwise SQLite uses another index and reads all rows.
-    bounds = (rows.changed_revision > after, rows.changed_revision <= read_revision(connection)[0])
-    of_rows = select(rows.datasource, rows.changed_revision).where(*bounds).distinct()
-    found = {
-        row.changed_revision for row in connection.execute(of_rows) if row.datasource == datasource
-    }
-    mine = (periods.datasource == datasource, periods.to_revision > after)
-    for column in (periods.from_revision, periods.to_revision):
-        query = select(column).where(*mine, column > after).distinct()
-        found.update(connection.execute(query).scalars())
-    return sorted(found)[:limit], max(found, default=after)
+    columns = (
+        (rows.datasource, rows.changed_revision),
+        (periods.datasource, periods.from_revision),
+        (periods.datasource, periods.to_revision),
+    )
+    last = [select(func.max(one)).where(name == datasource) for name, one in columns]
+    newest = max(after, *(connection.execute(query).scalar() or 0 for query in last))
+    seen = bindparam("seen")
+    following = [
+        select(func.min(one).label("revision")).where(name == datasource, one > seen)
+        for name, one in columns
+    ]
+    first = select(func.min(union_all(*following).subquery().c.revision))
+    found: list[int] = []
+    revision = after
+    while len(found) < limit and revision < newest:
+        revision = connection.execute(first, {"seen": revision}).scalar_one()
+        found.append(revision)
+    return found, newest
 
 
 def _changed_times(
     connection: Connection, datasource: str, after: int, revision: int
 ) -> tuple[Interval, ...]:
     rows, periods = schema.segments.c, schema.used_periods.c
-    # Without the datasource, as in `_changed_revisions`.
-    times = select(rows.datasource, rows.start_ms, rows.end_ms).distinct()
-    last = times.where(rows.changed_revision > after, rows.changed_revision <= revision)
-    earlier = times.where(
-        rows.id == periods.segment_id,
-        periods.datasource == datasource,
-        periods.to_revision > after,
-        or_(periods.to_revision <= revision, periods.from_revision > after),
-        periods.from_revision <= revision,
-    )
+    times = select(rows.start_ms, rows.end_ms).distinct()
+    of_periods = times.where(rows.id == periods.segment_id, periods.datasource == datasource)
+    queries = [
+        times.where(
+            rows.datasource == datasource, *_between(rows.changed_revision, after, revision)
+        ),
+        of_periods.where(*_between(periods.to_revision, after, revision)),
+        of_periods.where(*_between(periods.from_revision, after, revision)),
+    ]
     found = {
-        Interval(row.start_ms, row.end_ms)
-        for query in (last, earlier)
-        for row in connection.execute(query)
-        if row.datasource == datasource
+        Interval(row.start_ms, row.end_ms) for query in queries for row in connection.execute(query)
     }
-    joined = tuple(condensed(found))
-    if len(joined) > _TIMES_MAX:
-        return (Interval(joined[0].start_ms, joined[-1].end_ms),)
-    return joined
+    return tuple(_joined(condensed(found)))
+
+
+def _between(
+    column: ColumnElement[int], after: int, revision: int
+) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    return column > after, column <= revision
+
+
+def _joined(times: Sequence[Interval]) -> list[Interval]:
+    """Join the neighbours with the smallest gaps until `_TIMES_MAX` intervals are left."""
+    gaps = sorted(range(1, len(times)), key=lambda at: times[at - 1].end_ms - times[at].start_ms)[
+        : _TIMES_MAX - 1
+    ]
+    starts = [0, *sorted(gaps)]
+    ends = [*starts[1:], len(times)]
+    return [
+        Interval(times[start].start_ms, times[end - 1].end_ms)
+        for start, end in zip(starts, ends, strict=True)
+        if times
+    ]

@@ -26,7 +26,7 @@ from penstock.storage.metadata.sql_database import in_batches
 from penstock.storage.metadata.time_chunks import overlapping, shown_if_used, used_chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from penstock.storage.metadata.rows.pending_segments import PendingRow
     from penstock.storage.metadata.rows.segments import KilledSegments, SegmentRow
@@ -218,6 +218,7 @@ class Segments:
         interval: Interval | None = None,
         versions: Sequence[str] | None = None,
         after: SegmentRow | None = None,
+        changed_until: int | None = None,
         limit: int | None = None,
     ) -> list[SegmentRow]:
         """Return segments that became unused before a time, the longest unused first.
@@ -228,6 +229,7 @@ class Segments:
             interval: Only segments within it.
             versions: Only segments of these versions.
             after: Only segments that follow this one, which may not exist any longer.
+            changed_until: Only segments that became unused at this revision or before.
             limit: Maximum number; None means 1,000.
         """
         table = schema.segments
@@ -236,13 +238,20 @@ class Segments:
             select(table)
             .where(~table.c.used, table.c.used_changed_ms < changed_before_ms)
             .where(*([] if after is None else [place > (after.used_changed_ms, after.id)]))
+            .where(*([] if changed_until is None else [table.c.changed_revision <= changed_until]))
             .where(*_within(datasource, interval, versions))
             .order_by(table.c.used_changed_ms, table.c.id)
             .limit(_UNUSED_LISTED if limit is None else limit)
         )
         return self._database.read(lambda c: [SEGMENTS.record(row) for row in c.execute(query)])
 
-    def kill(self, ids: Iterable[str], *, changed_before_ms: int | None = None) -> KilledSegments:
+    def kill(
+        self,
+        ids: Iterable[str],
+        *,
+        changed_before_ms: int | None = None,
+        changed_until: Callable[[str], int] | None = None,
+    ) -> KilledSegments:
         """Delete the rows of unused segments, and return the files to delete. Used ones are kept.
 
         Rows are deleted before files, so no row ever names a missing file. If the deletion of a
@@ -252,6 +261,8 @@ class Segments:
             ids: The segments.
             changed_before_ms: Also keeps those that became unused at this time or later, because
                 they were used again since they were found.
+            changed_until: Returns a revision for a datasource; also keeps those that became unused
+                after it.
 
         Raises:
             Unavailable: A backup is running.
@@ -267,6 +278,9 @@ class Segments:
                 if not row.used
                 and (changed_before_ms is None or row.used_changed_ms < changed_before_ms)
             ]
+            if changed_until is not None:
+                revisions = _changed_revisions(connection, [row.id for row in rows])
+                rows = [row for row in rows if revisions[row.id] <= changed_until(row.datasource)]
             return kill(connection, rows)
 
         return self._database.write(work)
@@ -389,6 +403,16 @@ class Segments:
         if changed:
             raise_revision(connection, segments=True)
         return changed
+
+
+def _changed_revisions(connection: Connection, ids: Sequence[str]) -> dict[str, int]:
+    """Return the revision at which each segment was inserted, or last marked."""
+    table = schema.segments
+    found: dict[str, int] = {}
+    for batch in in_batches(ids):
+        query = select(table.c.id, table.c.changed_revision).where(table.c.id.in_(batch))
+        found.update((row.id, row.changed_revision) for row in connection.execute(query))
+    return found
 
 
 class _Chunks:

@@ -4,7 +4,8 @@ Selects the due segments and deletes them in portions, each under KILL locks on 
 conflict only with other deletions. Rows are deleted before files, in a transaction that checks
 again that they are still due; the rows of one datasource in a portion share a transaction.
 Invariants: a segment is kept if it was used within the buffer period or after the oldest active
-task started, because that task may still read, list or publish it. An overlord that no longer leads
+task started, because that task may still read, list or publish it, or while a version of a Delta
+table needs it. An overlord that no longer leads
 deletes no row, and so no file; its locks end with its term.
 """
 
@@ -19,6 +20,7 @@ from penstock.indexing.file_deletion import delete_files
 from penstock.indexing.lockbox.task_locks import LockGranted, LockTask, LockType
 from penstock.indexing.overlord.duties.duty import answered, before_all_tasks
 from penstock.indexing.overlord.duties.janitor import CLOCKS_APART_MS
+from penstock.segments.delta.table_registry import KillBounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -125,7 +127,10 @@ class UnusedSegmentsDuty:
             if not had:
                 return KillReport()
             ids = [row.id for row in found if any(map(row.interval.overlaps, had))]
-            killed = self._metadata.segments.kill(ids, changed_before_ms=before_ms)
+            until = KillBounds.read(self._metadata).of
+            killed = self._metadata.segments.kill(
+                ids, changed_before_ms=before_ms, changed_until=until
+            )
             files = sum(1 for _ in delete_files(self._deep_store, killed.files_free))
         finally:
             self._release(holder)

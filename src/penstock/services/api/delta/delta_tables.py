@@ -16,7 +16,7 @@ import enum
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.core.clock import Clock
@@ -32,14 +32,14 @@ from penstock.core.threads import OnDeath, OwnedThread
 from penstock.core.uuids import RandomUuids
 from penstock.segments.delta.delta_files import DeltaFiles
 from penstock.segments.delta.delta_table import DeltaTable, left_out_columns
-from penstock.segments.layout import DELTA_LOG
-from penstock.segments.visible_rows import VisibleRows
-from penstock.services.api.delta.delta_registry import (
+from penstock.segments.delta.table_registry import (
     AUDIT_TYPE,
     DeltaEntry,
     DeltaRegistry,
     TableGoal,
 )
+from penstock.segments.layout import DELTA_LOG
+from penstock.segments.visible_rows import VisibleRows
 from penstock.services.api.published_rows import published_files, visible_files
 from penstock.spark.tables import TableFile, Tables, TableSource, why_empty
 from penstock.spark.tables.table_columns import KnownColumns
@@ -146,6 +146,7 @@ class DeltaTables:
         self, source: TableSource, store: MetadataStore, deep_storage: str, clock: Clock
     ) -> None:
         self._source = source
+        self._store = store
         self._registry = DeltaRegistry(store)
         self._deep_storage = deep_storage
         self._clock = clock
@@ -205,7 +206,7 @@ class DeltaTables:
         """
 
         def disabled(before: DeltaEntry | None) -> DeltaEntry:
-            return DeltaEntry(_required(datasource, before).table_id, TableGoal.DELETE)
+            return replace(_required(datasource, before), goal=TableGoal.DELETE)
 
         return self._change(datasource, disabled, author, comment)
 
@@ -300,7 +301,8 @@ class DeltaTables:
                 location = DeltaFiles(self._deep_storage, name).location
                 record = self._records[name] = _TableRecord(entry, table, location)
             if record.entry.goal is not entry.goal:
-                record.entry, record.due_s = entry, 0.0
+                record.due_s = 0.0
+            record.entry = entry
             if self._clock.monotonic_s() >= record.due_s:
                 self._attend(name, record, tables)
         return True
@@ -339,19 +341,37 @@ class DeltaTables:
                 return
             record.table.create(self._rows(datasource, tables))
             record.files = files
-            made, kept = record.entry, DeltaEntry(record.entry.table_id, TableGoal.KEEP)
+            made, kept = record.entry, replace(record.entry, goal=TableGoal.KEEP)
             self._registry.change(datasource, lambda now: kept if now == made else now)
             record.entry = kept
         elif record.files != files:
             record.table.update(self._rows(datasource, tables))
             record.files = files
-        elif self._clock.monotonic_s() >= record.upkeep_s:
-            record.table.check()
-            record.table.clean_up()
-            record.upkeep_s = self._clock.monotonic_s() + UPKEEP_S
-        else:
+        elif self._clock.monotonic_s() < record.upkeep_s:
             return
+        if self._clock.monotonic_s() >= record.upkeep_s:
+            self._clean_up(datasource, record, tables)
+            record.upkeep_s = self._clock.monotonic_s() + UPKEEP_S
         record.sums = _sums(record.table)
+
+    def _clean_up(self, datasource: str, record: _TableRecord, tables: Tables) -> None:
+        """Delete old versions, and let kills delete files of segments that only they needed."""
+        table, table_id = record.table, record.entry.table_id
+        table.check()
+        if table.state.revision < self._store.history.newest(datasource):
+            # Segments may be unused since, although the table has had the same rows before.
+            table.update(self._rows(datasource, tables), confirms=True)
+        table.clean_up(record.entry.next_version)
+        version = table.state.version
+        # After a restore, the metadata may be of an earlier revision than the log.
+        revision = min(table.state.revision, tables.revision)
+
+        def shortened(now: DeltaEntry | None) -> DeltaEntry | None:
+            if now is None or now.table_id != table_id:
+                return now
+            return now.shortened(table.oldest_version, version, revision)
+
+        self._registry.change(datasource, shortened)
 
     def _rows(self, datasource: str, tables: Tables) -> VisibleRows:
         files = published_files(tables.files.get(datasource, ()))

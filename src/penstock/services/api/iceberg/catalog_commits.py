@@ -11,13 +11,15 @@ repeated after a crash of any process:
 4. The task is submitted, and its end awaited.
 
 Invariant: the rows of a commit are published once or not at all, and an answer other than
-`CommitStateUnknown` says which.
+`CommitStateUnknown` says which. Until it is known that no task of the commit exists, an earlier
+request with the same commit may have submitted one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -45,6 +47,11 @@ WAIT_S: Final = 50.0
 """Time after which a commit is answered, even if its task runs; clients give up after a minute."""
 TURN_S: Final = 20.0
 """Part of this time for which it waits for other commits of the table."""
+
+COMMITS_MAX: Final = 16
+"""Commits of all tables that a router has at once."""
+TABLE_COMMITS_MAX: Final = 4
+"""Commits of one table; they run one after the other."""
 
 _POLL_S: Final = 0.25
 _TASKS: Final = "/druid/indexer/v1/task"
@@ -74,7 +81,38 @@ class _Turn:
 
 
 class CommitStateUnknown(Unavailable):
-    """The task of a commit has not ended in time, so the rows may be published later."""
+    """The outcome of a commit is not known; its rows may be published later."""
+
+
+class CommitsFull(Unavailable):
+    """Too many commits run, or wait; this one has changed nothing."""
+
+    retry_after_s: Final = 5
+
+
+class CommitPlaces:
+    """Room for commits, each of which may wait for a minute: of all tables, and of each.
+
+    On an event loop. Commits to one table cannot take the room of others.
+    """
+
+    def __init__(self) -> None:
+        self._by_table: Counter[str] = Counter()
+
+    @contextmanager
+    def taken(self, table: str) -> Iterator[None]:
+        """Take a place for a commit until the block ends. Raises CommitsFull without room."""
+        if self._by_table[table] >= TABLE_COMMITS_MAX or self._by_table.total() >= COMMITS_MAX:
+            raise CommitsFull(
+                f"{self._by_table[table]} commits of this table and {self._by_table.total()} of all"
+                f" tables are not answered yet: try again in {CommitsFull.retry_after_s} s"
+            )
+        self._by_table[table] += 1
+        try:
+            yield
+        finally:
+            self._by_table[table] -= 1
+            self._by_table += Counter()  # drops tables without commits
 
 
 class CatalogCommits:
@@ -117,17 +155,23 @@ class CatalogCommits:
             InvalidRequest: The commit cannot be accepted, or its task has failed.
             Conflict: The table has changed since the client read it.
             NotFound: A file of it does not exist.
-            CommitStateUnknown: Its task has not ended in time.
-            Unavailable: Nothing was published: the deep storage or the overlord does not answer.
+            CommitStateUnknown: Its task has not ended in time, or it is not known whether there is
+                one, because the metadata, the deep storage or the overlord does not answer.
+            CommitsFull: Nothing was published: other commits take too long.
+            Unavailable: Nothing was published: the deep storage does not answer.
         """
         until_s = self._clock.monotonic_s() + WAIT_S
         append = TableAppend.from_json(body)
-        task_id = _task_id(self._tables.version(datasource), datasource, append)
+        with _outcome_unknown():
+            task_id = _task_id(self._tables.version(datasource), datasource, append)
         with self._turn(datasource, task_id):
-            if self._status(task_id, datasource, headers) is None:
+            with _outcome_unknown():
+                status = self._status(task_id, datasource, headers)
+            if status is None:
                 self._submit(task_id, datasource, append, headers)
             self._wait(task_id, datasource, headers, until_s)
-        return self._tables.newest_version(datasource)
+        with _outcome_unknown():
+            return self._tables.newest_version(datasource)
 
     @contextmanager
     def _turn(self, datasource: str, task_id: str) -> Iterator[None]:
@@ -140,7 +184,7 @@ class CatalogCommits:
                     f"the task {task_id} of this commit has not ended: load the table later to see"
                     " its rows"
                 )
-            raise Unavailable(
+            raise CommitsFull(
                 f"other commits of {datasource} have taken {TURN_S:.0f} s: try again later"
             )
         try:
@@ -201,6 +245,17 @@ class CatalogCommits:
             if self._clock.monotonic_s() >= until_s:
                 raise CommitStateUnknown(f"{reason}: load the table later to see its rows")
             pause(self._clock, _POLL_S)
+
+
+@contextmanager
+def _outcome_unknown() -> Iterator[None]:
+    """Raise CommitStateUnknown instead of Unavailable."""
+    try:
+        yield
+    except Unavailable as error:
+        raise CommitStateUnknown(
+            f"{error}; an earlier request may have appended the rows: load the table later to see"
+        ) from error
 
 
 def _task_id(version: TableVersion, datasource: str, append: TableAppend) -> str:

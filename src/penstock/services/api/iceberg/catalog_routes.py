@@ -30,7 +30,13 @@ from penstock.services.api.error_forms import (
     iceberg_status,
     iceberg_unknown,
 )
-from penstock.services.api.iceberg.catalog_commits import CatalogCommits, CommitStateUnknown
+from penstock.services.api.iceberg.catalog_commits import (
+    COMMITS_MAX,
+    CatalogCommits,
+    CommitPlaces,
+    CommitsFull,
+    CommitStateUnknown,
+)
 from penstock.services.api.iceberg.catalog_tables import CatalogTables, ScanPlan
 from penstock.services.api.indexer.request_parts import datasource_of
 from penstock.services.api.request_access import access_of, on_behalf_of
@@ -76,6 +82,10 @@ def _answering(not_found: str) -> Callable[[_Handler], _Handler]:
                 return await handler(self, request)
             except CommitStateUnknown as error:  # narrow: translates
                 body = iceberg_unknown(error)
+            except CommitsFull as error:  # narrow: translates
+                body = iceberg_error(error, not_found)
+                later = {"Retry-After": str(error.retry_after_s)}
+                return JsonResponse(body, iceberg_status(body), later)
             except PenstockError as error:  # narrow: translates
                 body = iceberg_error(error, not_found)
                 return JsonResponse(body, iceberg_status(body), retry_headers(error))
@@ -93,9 +103,10 @@ class CatalogRoutes:
         self._tables = tables
         self._commits = commits
         # A slow deep storage must not occupy the threads that answer other requests, nor commits
-        # those of reads.
+        # those of reads, nor those of one table the threads of others.
         self._threads = CapacityLimiter(_THREADS)
-        self._commit_threads = CapacityLimiter(_THREADS)
+        self._places = CommitPlaces()
+        self._commit_threads = CapacityLimiter(COMMITS_MAX)
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
@@ -154,6 +165,10 @@ class CatalogRoutes:
     async def commit(self, request: Request) -> Response:
         """Append rows of files that the client has written."""
         _require_namespace(request)
+        with self._places.taken(request.path_params["datasource"]):
+            return await self._committed(request)
+
+    async def _committed(self, request: Request) -> Response:
         asked, headers = await _json_object(request), on_behalf_of(request)
 
         def work() -> TableVersion:

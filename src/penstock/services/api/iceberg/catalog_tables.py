@@ -192,10 +192,20 @@ class CatalogTables:
         """
         with self._mutex:
             known = self._tables.get(datasource)
+        # Before the version, which is that of this revision or of a later one then.
+        revision = 0 if known is None else known.revision
         if known is not None and known.version is not None and known.took_s > SLOW_S:
-            return self._slow_version(datasource, known, known.version)
+            version = self._slow_version(datasource, known, known.version)
+            return self._existing(datasource, known, version, revision)
         files = self._files(datasource)
         table = self._table(datasource)
+        version = self._quick_version(datasource, table, files)
+        return self._existing(datasource, table, version, revision)
+
+    def _quick_version(
+        self, datasource: str, table: _Table, files: Sequence[TableFile]
+    ) -> TableVersion:
+        """Return the version of a table with these files, or one that was built just now."""
         if table.version is not None and self._is_same(table, datasource, files):
             if self._clock.monotonic_s() >= table.removed_at_s + REMOVAL_S:
                 self._later(datasource)
@@ -214,6 +224,22 @@ class CatalogTables:
         table = self._table(datasource)
         with table.mutex:
             return self._built(table, datasource)
+
+    def _existing(
+        self, datasource: str, table: _Table, version: TableVersion, revision: int
+    ) -> TableVersion:
+        """Return a version without the snapshots whose files may be deleted.
+
+        A kill raises the oldest revision before it deletes files. It may have deleted files of the
+        current snapshot, if the version was compared with an earlier revision only.
+        """
+        oldest = self._store.history.oldest(datasource)
+        if revision < oldest:
+            with table.mutex:
+                version = self._built(table, datasource)
+        if (shown := version.since(oldest)) is not version:
+            self._later(datasource)  # writes the metadata file without them
+        return shown
 
     def columns(self, datasource: str) -> Columns:
         """Return the columns of a datasource. Raises NotFound without data."""
@@ -322,14 +348,21 @@ class CatalogTables:
         if not (files := tables.files.get(datasource)):
             self._forget_others(tables.files)
             raise NotFound(f'there is no datasource "{datasource}" with data any longer')
-        if table.version is not None and self._is_same(table, datasource, files):
+        oldest = self._store.history.oldest(datasource)
+        version = table.version
+        if (
+            version is not None
+            and version.since(oldest) is version
+            and self._is_same(table, datasource, files)
+        ):
             table.revision = tables.revision
-            return table.version
+            return version
         published = published_files(files)
         visible = visible_files(published)
         columns = self._columns.of(datasource, files)
         in_files = _distinct_columns(files)
-        made = table.versions.build(VisibleRows(tables.revision, visible, columns, in_files))
+        rows = VisibleRows(tables.revision, visible, columns, in_files)
+        made = table.versions.build(rows, oldest)
         table.files, table.columns, table.version = published, columns, made
         table.in_files, table.revision = frozenset(in_files), tables.revision
         table.built_at_s = self._clock.monotonic_s()
@@ -457,6 +490,11 @@ class CatalogTables:
 
     def _tasks_of(self, datasource: str, snapshot_id: int, time: Interval) -> list[ScanTask]:
         self._files(datasource)
+        if (
+            snapshot_id < self._store.history.oldest(datasource)
+            and snapshot_id != self.version(datasource).snapshot_id
+        ):
+            raise NotFound(f"files of the snapshot {snapshot_id} are deleted: load the table again")
         entries = self._table(datasource).versions.entries(snapshot_id, time)
         hidden = {one.referenced: one for one in entries if one.content == POSITION_DELETES}
         return [
