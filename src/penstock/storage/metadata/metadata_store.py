@@ -30,6 +30,7 @@ from penstock.storage.metadata.publish.offsets import (
 )
 from penstock.storage.metadata.publish.publish_log import PublishLog
 from penstock.storage.metadata.publish.publish_transaction import publish
+from penstock.storage.metadata.publish.query_batches import QueryBatches
 from penstock.storage.metadata.publish.upgrades import SegmentUpgrades
 from penstock.storage.metadata.revision import read_revision
 from penstock.storage.metadata.rows.publish import CommittedRow
@@ -78,6 +79,7 @@ class MetadataStore:
         leases: Live instances of services.
         roots: Folders that hold the folders of tasks.
         publishes: Log of publishes.
+        query_batches: Last published batches of streaming queries of Spark.
         upgrades: Segments appended to an interval while a task replaces it.
         locks: Task locks, as stored for the lockbox.
         terms: Leaders of services.
@@ -97,6 +99,7 @@ class MetadataStore:
         self.leases = Leases(database)
         self.roots = TaskRoots(database)
         self.publishes = PublishLog(database)
+        self.query_batches = QueryBatches(database)
         self.upgrades = SegmentUpgrades(database)
         self.locks = StoredTaskLocks(database)
         self.terms = Terms(database)
