@@ -267,7 +267,12 @@ def text_of(value: str) -> pa.Table:
     ("table", "old", "new", "column"),
     [
         (text_of("seen-by-all"), b"seen-by-all", b"hidden-text", "a"),
-        (rows(NOON_US, a=pa.array(["x"]), n=pa.array([77_777])), b"\xd1\x2f\x01", b"\xd1\x2f\x02", "n"),
+        (
+            rows(NOON_US, a=pa.array(["x"]), n=pa.array([77_777])),
+            b"\xd1\x2f\x01",
+            b"\xd1\x2f\x02",
+            "n",
+        ),
     ],
     ids=["text", "number"],
 )

@@ -48,6 +48,7 @@ from penstock.storage.metadata.tables.configuration import AuditLog, DynamicConf
 from penstock.storage.metadata.tables.leadership import Leases, Terms, require_newest
 from penstock.storage.metadata.tables.locks import StoredTaskLocks
 from penstock.storage.metadata.tables.lookups import StoredLookups
+from penstock.storage.metadata.tables.stream_cursors import StreamCursors
 from penstock.storage.metadata.tables.supervisors import SupervisorTable
 from penstock.storage.metadata.tables.tasks import Tasks
 from penstock.storage.metadata.task_roots import TaskRoots
@@ -87,6 +88,7 @@ class MetadataStore:
         config: Dynamic configuration by name.
         audit: Audit log of changes.
         lookups: Lookups with their rows.
+        stream_cursors: How far streams have read datasources.
     """
 
     def __init__(self, database: Transactions) -> None:
@@ -107,6 +109,7 @@ class MetadataStore:
         self.config = DynamicConfig(database)
         self.audit = AuditLog(database)
         self.lookups = StoredLookups(database)
+        self.stream_cursors = StreamCursors(database)
         self._offset_writes: dict[str, int] = {}
         self._numbers = itertools.count(1)
 
