@@ -83,6 +83,8 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "table delta enable": "penstock table delta enable clicks",
     "table delta disable": "penstock table delta disable clicks --yes",
     "table delta rebuild": "penstock table delta rebuild clicks",
+    "table cursor list": "penstock table cursor list clicks",
+    "table cursor delete": "penstock table cursor delete clicks copies --yes",
     "table delta status": "penstock table delta status clicks --json",
     "rule list": "penstock rule list clicks",
     "rule preview": "penstock rule preview clicks rules.json",

@@ -17,6 +17,7 @@ from penstock.broker.http import app as app_module
 from penstock.broker.http.access_rules import ACCESS_RULES, CONFIG, OnChannel, OnTopic, Unruled
 from penstock.broker.http.app import BrokerHttpApp
 from penstock.broker.http_server.authentication import HttpAuthenticator, HttpPeer
+from penstock.broker.topics.placement import BatchProducer
 from penstock.core.access.access_control import AccessControl
 from penstock.core.access.derived_tokens import CLOCKS_DIFFER_S
 from penstock.core.access.principal import NOBODY, Principal, PrincipalKind
@@ -783,6 +784,40 @@ def test_a_producer_belongs_to_the_principal_that_named_it(
         assert is_repeated(acting, 5)
         assert not is_repeated(basic("alice", "correct: horse"), 5)
         assert is_repeated(theirs, 7)
+
+
+def test_producers_of_one_principal_do_not_displace_those_of_another(
+    options: BrokerOptions, tmp_path: Path
+) -> None:
+    """Otherwise a repeated publish of the other would be stored twice."""
+    installation = Installation(tmp_path / "access")
+    mine, theirs = (bearer(installation.token(name, "publisher")) for name in ("mine", "theirs"))
+    process = bearer(installation.control.key.process_bearer())
+
+    def is_repeated(headers: dict[str, str], producer: str) -> bool:
+        path = f"/pub?topic=t&partition=0&producer={producer}&sequence=5"
+        answer = broker.ask("POST", path, b"x", headers)
+        assert answer.status == 200
+        return "x-penstock-repeated" in answer.headers
+
+    with RunningBroker(options, access=installation.control) as broker:
+        assert not is_repeated(mine, "p")
+        assert not is_repeated(process, "p")
+        for number in range(1_010):  # more than a stream partition remembers
+            assert not is_repeated(theirs, f"p{number}")
+        assert is_repeated(mine, "p")
+        assert is_repeated(process, "p")
+        assert is_repeated(theirs, "p1009")
+        assert not is_repeated(theirs, "p0")
+
+
+def test_a_producer_that_an_earlier_release_remembered_is_recognized() -> None:
+    """It remembered the producers of all owners in the same way."""
+    producer = BatchProducer.named("p", 5, "user:ann")
+    known = {producer.name: 4}
+    assert producer.last_sequence(known.get) == 4
+    known[producer.mark[0]] = 5
+    assert producer.last_sequence(known.get) == 5
 
 
 def test_a_redrive_needs_the_right_to_publish_to_each_target(

@@ -14,7 +14,7 @@ from penstock.core.intervals import Interval
 from penstock.indexing.overlord.duties.janitor import JanitorDuty
 from penstock.segments.deep_storage import DeepStore
 from penstock.segments.segment import Segment, SegmentId, ShardSpec
-from penstock.storage.metadata import AllocateRequest, PublishRequest, TaskRow
+from penstock.storage.metadata import AllocateRequest, PublishRequest, QueryBatch, TaskRow
 from penstock.storage.metadata.metadata_store import MetadataStore
 from penstock.storage.metadata.rows.cluster import Term
 from penstock.testing.clock import VirtualClock
@@ -157,6 +157,36 @@ def test_tasks_that_ended_long_ago_are_forgotten(
     clock.advance(2 * 86_400)
     assert janitor.sweep().tasks_forgotten == 1
     assert [row.id for row in metadata.tasks.list()] == ["active"]
+
+
+def test_batches_of_a_query_are_recognized_for_400_days_and_then_forgotten(
+    world: tuple[VirtualClock, MetadataStore, DeepStore, Callable[..., Segment]],
+) -> None:
+    clock, metadata, store, _push = world
+
+    def publish_batch(number: int, task: str, owner: str) -> bool:
+        batch = QueryBatch(f"query-of-{owner[5:]}", number, owner)
+        request = PublishRequest(task, "flights", sequence_name=task, batch=batch)
+        return metadata.publish(request).ok
+
+    janitor = JanitorDuty(metadata, store, clock)
+    assert publish_batch(1, "t1", "")
+    assert publish_batch(1, "t2", "user:ann")
+    clock.advance(200 * 86_400)
+    assert publish_batch(2, "t3", "user:ann")
+    clock.advance(200 * 86_400 - 1)
+    # A driver that was killed long ago repeats its last batch in time; then its task has to wait.
+    metadata.tasks.insert_new([TaskRow("late", "flights", "index_spark", "g", {})])
+    clock.advance(2)
+    assert janitor.sweep().batches_forgotten == 0
+    assert not publish_batch(1, "late", "")
+    metadata.tasks.set_status("late", "SUCCESS")
+    assert janitor.sweep().batches_forgotten == 1
+    assert publish_batch(1, "t4", "")
+    assert not publish_batch(2, "t5", "user:ann")
+    clock.advance(200 * 86_400)
+    assert janitor.sweep().batches_forgotten == 1
+    assert publish_batch(2, "t6", "user:ann")
 
 
 def test_an_overlord_that_leads_no_more_deletes_nothing(

@@ -27,6 +27,7 @@ _START_US = 1_767_225_600_000_000  # 2026-01-01
 _MINUTE_US = 60_000_000
 _POLL_S = 0.05
 _PATIENCE_S = 300.0
+"""Longest time without another batch."""
 
 
 class KilledQuery:
@@ -89,14 +90,15 @@ class KilledQuery:
         return max(numbers, default=-1) + 1
 
     def _wait_for(self, driver: subprocess.Popen[bytes], batches: int) -> None:
-        until_s = time.monotonic() + _PATIENCE_S
-        while True:
+        done, since_s = self._committed(), time.monotonic()
+        while done < batches:
             has_ended = driver.poll() is not None  # before the last look at what it committed
-            if self._committed() >= batches:
-                return
-            if has_ended or time.monotonic() > until_s:
+            before, done = done, self._committed()
+            if done > before:
+                since_s = time.monotonic()
+            elif has_ended or time.monotonic() > since_s + _PATIENCE_S:
                 shown = (self._folder / "driver.log").read_text(errors="replace")[-4_000:]
-                raise TimeoutError(f"{self._committed()} of {batches} batches, then: {shown}")
+                raise TimeoutError(f"{done} of {batches} batches, then: {shown}")
             pause(SystemClock(), _POLL_S)
 
     @contextlib.contextmanager

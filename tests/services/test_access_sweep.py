@@ -140,6 +140,7 @@ NAMES = {
     "interval": "2024-01-01_2024-01-02",
     "path": "index.html",
     "lookup": "names",
+    "cursor": "copies",
     "namespace": "penstock",
     "tier": "__default",
 }
@@ -162,6 +163,10 @@ BODIES: Mapping[tuple[str, str], object] = {
     ("POST", f"{C}/rules/{{datasource}}"): [{"type": "loadForever"}],
     ("POST", "/penstock/v1/sample"): {"inputSource": {"type": "inline", "data": "a"}},
     ("POST", "/penstock/v1/datasources/{datasource}/rules/preview"): [],
+    ("PUT", "/penstock/v1/datasources/{datasource}/cursors/{cursor}"): {
+        "revision": 0,
+        "rowsLeft": 0,
+    },
     ("POST", "/druid/v2/sql"): {"query": "SELECT 1"},
     ("POST", "/druid/v2"): {"queryType": "timeBoundary", "dataSource": "clicks"},
     ("POST", "/druid/v2/sql/task"): {"query": STATEMENT},

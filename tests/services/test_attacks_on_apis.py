@@ -40,6 +40,7 @@ GET_DATASOURCE = (
     ),
     *("/penstock/v1/datasources/{}/timeline", "/penstock/v1/datasources/{}/files"),
     "/penstock/v1/datasources/{}/changes?revision=0",
+    "/penstock/v1/datasources/{}/cursors",
     "/penstock/v1/datasources/{}/segments/timeline",
     *(f"{P}/compaction/config/datasources/{{}}", f"{P}/compaction/status/datasources/{{}}"),
     f"{P}/compaction/config/datasources/{{}}/history",
@@ -392,6 +393,7 @@ def test_what_others_have_looks_like_what_does_not_exist(
         *(f"{P}/task/{{}}/status", f"{P}/task/{{}}/log", f"{P}/supervisor/{{}}"),
         *(f"{C}/metadata/datasources/{{}}", "/penstock/v1/datasources/{}/files"),
         "/penstock/v1/datasources/{}/changes?revision=0",
+        "/penstock/v1/datasources/{}/cursors",
     ):
         name = "t-payments" if "/task/" in place else "payments"
         real = attacked.ask(who, "GET", place.format(name))

@@ -15,6 +15,7 @@ import pytest
 from starlette.routing import BaseRoute
 
 from penstock.core.clock import SystemClock
+from penstock.core.errors import Conflict
 from penstock.core.intervals import Interval
 from penstock.core.metrics import Sample
 from penstock.indexing.specs.rows.declared_projections import DeclaredProjections, config_name, dump
@@ -23,6 +24,8 @@ from penstock.segments.segment import Segment, SegmentId, ShardSpec
 from penstock.services.api.asgi import application
 from penstock.services.api.router import TableRoutes
 from penstock.services.api.router_metrics import RouterMetrics
+from penstock.services.cli import exit_codes
+from penstock.services.cli.entry import run
 from penstock.services.metrics_text import metrics_text
 from penstock.services.options.option_values import HostPort
 from penstock.spark.tables import Feeder, reason_without_rows, why_empty
@@ -34,11 +37,13 @@ from penstock.storage.metadata import (
     PublishRequest,
     TaskRow,
 )
+from penstock.storage.metadata.tables.stream_cursors import CURSORS_MAX
 from penstock.testing.clock import VirtualClock
 from reference.metrics import differences
 from tests.harness.access_kit import with_token
 from tests.harness.metadata_kit import open_metadata
 from tests.services.places_kit import FixedPlaces
+from tests.spark.servers_kit import Served
 
 JANUARY = Interval.parse("2013-01-01/2013-02-01")
 COLUMNS = (("__time", "timestamp"), ("n", "bigint"))
@@ -215,6 +220,87 @@ async def test_changes_after_a_revision_are_listed(store: MetadataStore, tmp_pat
         assert nothing["commits"] == []
 
 
+@pytest.mark.anyio
+async def test_cursors_of_streams_are_set_listed_and_deleted(
+    store: MetadataStore, tmp_path: Path
+) -> None:
+    source = VisibleFiles(store, str(tmp_path / "deep"))
+    published(store, tmp_path, "v1")
+    app = application(table_routes(source, store, tmp_path), access=with_token(None))
+    transport = httpx.ASGITransport(app)
+    path, now = "/penstock/v1/datasources/x/cursors", store.revision()
+    async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
+
+        async def behind() -> dict[str, int]:
+            answer = (await client.get(path)).json()
+            return {one["cursor"]: one["rowsBehind"] for one in answer["cursors"]}
+
+        async def put(cursor: str, revision: object, rows: object = 0) -> int:
+            body = {"revision": revision, "rowsLeft": rows}
+            return (await client.put(f"{path}/{cursor}", json=body)).status_code
+
+        assert await put("a", now - 1) == await put("b", now, 3) == 200
+        assert await behind() == {"a": 5, "b": 3}
+        published(store, tmp_path, "v2")
+        # The segment that was replaced is still used: the janitor has not been there.
+        assert await behind() == {"a": 10, "b": 8}
+        assert await put("a", now + 1) == 200
+        assert await behind() == {"a": 0, "b": 8}
+        for revision, rows in ((-1, 0), ("1", 0), (1, None), (True, 0), (2**63, 0)):
+            assert await put("a", revision, rows) == 400
+        assert await put("a b", now) == 400
+        assert await put("a", now + 9) == 409
+        assert (await client.delete(f"{path}/a")).status_code == 200
+        gone = await client.delete(f"{path}/a")
+        assert (gone.status_code, "its cursors are: b" in gone.json()["error"]) == (404, True)
+        for number in range(CURSORS_MAX - 1):
+            assert await put(f"c{number}", now) == 200
+        assert await put("d", now) == 409
+        assert await put("b", now) == 200
+    assert store.stream_cursors.list("y") == []
+
+
+def test_a_cursor_belongs_to_the_principal_that_has_set_it_first(store: MetadataStore) -> None:
+    cursors = store.stream_cursors
+    cursors.move("x", "a", (0, 1), "user:ann", may_manage=False)
+    for change in (
+        lambda: cursors.move("x", "a", (0, 2), "user:eve", may_manage=False),
+        lambda: cursors.delete("x", "a", "user:eve", may_manage=False),
+    ):
+        with pytest.raises(Conflict, match="belongs to another principal"):
+            change()
+    cursors.move("x", "a", (0, 3), "user:admin", may_manage=True)
+    cursors.move("x", "a", (0, 4), "user:ann", may_manage=False)
+    # Names of datasources may have any characters.
+    cursors.move("x/a", "b", (0, 5), "user:eve", may_manage=False)
+    cursors.move("x_", "a", (0, 6), "user:eve", may_manage=False)
+    cursors.move("xy", "a", (0, 7), "user:eve", may_manage=False)
+    assert [(one.owner, one.rows_behind) for one in cursors.list("x")] == [("user:ann", 4)]
+    assert [one.rows_behind for one in cursors.list("x_")] == [6]
+    assert [one.datasource for one in cursors.list()] == ["x", "x/a", "x_", "xy"]
+    assert cursors.delete("x", "a", "user:admin", may_manage=True)
+    assert not cursors.delete("x", "a", "user:ann", may_manage=False)
+
+
+def test_the_command_line_lists_and_deletes_cursors(
+    store: MetadataStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    published(store, tmp_path, "v1")
+    store.stream_cursors.move("x", "copies", (0, 0), "", may_manage=False)
+    source = VisibleFiles(store, str(tmp_path / "deep"))
+    with Served(table_routes(source, store, tmp_path)) as served:
+        monkeypatch.setenv("PENSTOCK_URL", served.url)
+        assert run(["table", "cursor", "list", "x", "--json"]) == 0
+        (row,) = orjson.loads(capsys.readouterr().out)
+        assert (row["cursor"], row["rows behind"]) == ("copies", 5)
+        assert run(["table", "cursor", "delete", "x", "copies", "--yes"]) == 0
+        assert run(["table", "cursor", "delete", "x", "copies", "--yes"]) == exit_codes.NOT_FOUND
+        assert "its cursors are: none" in capsys.readouterr().err
+
+
 def location(segment: Segment, folder: Path) -> str:
     return str(folder / "deep" / str(segment.load_spec["path"]))
 
@@ -284,6 +370,7 @@ def test_metrics_count_what_the_metadata_has_and_say_who_is_down(
     metrics = RouterMetrics(store, places, places, clock=SystemClock())
     published(store, tmp_path, "v1")
     announced(store)
+    store.stream_cursors.move("x", "copies", (0, 0), "", may_manage=False)
     found: dict[tuple[str, ...], object] = {}
     for source in metrics.sources():
         for sample in source():
@@ -292,6 +379,7 @@ def test_metrics_count_what_the_metadata_has_and_say_who_is_down(
     assert found["penstock_segments", "x"] == 1
     assert found["penstock_segment_rows", "x"] == 5
     assert found["penstock_announced_rows", "x"] == 7
+    assert found["penstock_datasource_cursor_lag", "x", "copies"] == 5
     assert found["penstock_part_up", "broker"] == 0
     assert found["penstock_part_up", "overlord"] == 0
     text = metrics_text(metrics.sources())

@@ -24,6 +24,7 @@ from penstock.indexing.task import TaskResult
 from penstock.indexing.worker.peon_task import PeonTask
 from penstock.segments.segment import Segment
 from penstock.services.api.asgi import JsonResponse, json_object
+from penstock.services.api.router import TableRoutes
 from penstock.services.api.spark_writes import SparkWriteRoutes
 from penstock.spark.datasource import PenstockSource
 from penstock.spark.sink import writers
@@ -118,6 +119,7 @@ class SinkWorld(BatchWorld):
     def _routes(self) -> list[BaseRoute]:
         return [
             *self.writes.routes(),
+            *TableRoutes(self.tables, self.store, self.deep_store).routes(),
             Route(TASK, self._submit, methods=["POST"]),
             Route(TASK + "/{task_id}/status", self._status),
         ]

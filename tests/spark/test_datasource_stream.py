@@ -33,7 +33,7 @@ from penstock.spark.tables.table_files import TableFile
 from penstock.storage.metadata import MetadataStore, PublishRequest
 from penstock.testing.clock import VirtualClock
 from tests.harness.metadata_kit import MemoryMetadata
-from tests.spark.data_folder_kit import DataFolder, table
+from tests.spark.data_folder_kit import FEBRUARY, DataFolder, table
 from tests.spark.servers_kit import Served
 
 HOURS = 6
@@ -50,6 +50,7 @@ class Changing:
         self.name = name
         self.ids: list[str] = []
         self.requests: list[tuple[int, int]] = []
+        self.followed: list[tuple[str, int, int]] = []
         self._numbers: defaultdict[tuple[int, int, int], int] = defaultdict(int)
         self._deep_store = DeepStore("/nowhere")
 
@@ -63,6 +64,9 @@ class Changing:
         self.requests.append((after, limit))
         found = changes_after(self.store, self._deep_store, self.name, after, limit)
         return ChangesPage.from_json(found.to_json(self.name))
+
+    def follow(self, cursor: str, revision: int, rows_left: int) -> None:
+        self.followed.append((cursor, revision, rows_left))
 
     def publish(self, start: int, length: int, version: int, count: int = 1) -> set[Row]:
         """Publish segments of one time chunk in one transaction; return their rows."""
@@ -81,6 +85,7 @@ class Changing:
                     *(self.name, interval, f"v{version}", {"type": "deepStorage", "path": name}),
                     ShardSpec(number, 0, "numbered"),
                     size=10,
+                    total_rows=7,
                 )
             )
         rows = tuple(segment.to_row() for segment in segments)
@@ -351,6 +356,47 @@ def test_a_query_may_begin_after_a_revision(changing: Changing) -> None:
     assert sorted(inserted(batches)) == sorted(rows)
 
 
+def test_a_cursor_follows_the_completed_micro_batches(changing: Changing) -> None:
+    changing.publish(0, 2, 1, 3)
+    first = changing.store.revision()
+    reader = a_reader(changing, cursor="copies", maxFilesPerTrigger="2")
+    # Each file has 7 rows here.
+    places = [reader.initialOffset()]
+    places.append(reader.latestOffset(places[-1], reader.getDefaultReadLimit()))
+    assert changing.followed == [("copies", first, 21)]
+    changing.publish(2, 2, 1, 3)
+    for _ in range(4):
+        places.append(reader.latestOffset(places[-1], reader.getDefaultReadLimit()))
+    left = [(revision, rows) for _, revision, rows in changing.followed]
+    assert left == [(first, 21), (first, 7), (first + 1, 14), (first + 1, 0)]
+    # After a restart, it goes on where the checkpoint is.
+    changing.followed.clear()
+    again = a_reader(changing, cursor="copies", maxFilesPerTrigger="2")
+    again.latestOffset(places[2], again.getDefaultReadLimit())
+    assert changing.followed == [("copies", first + 1, 14)]
+    a_reader(changing).latestOffset(places[0], ReadAllAvailable())
+    assert len(changing.followed) == 1
+
+
+def test_the_router_knows_how_far_a_query_is_behind(tmp_path: Path) -> None:
+    data = DataFolder(tmp_path)
+    try:
+        data.publish("d/e", table(["2013-01-01", "2013-01-02"]))
+        with Served(data.routes()) as served:
+            options = {"url": served.url, "datasource": "d/e", "cursor": "copies"}
+            reader = PenstockSource(options).streamReader(StructType())
+            place = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+            assert [one.rows_behind for one in data.store.stream_cursors.list()] == [2]
+            reader.latestOffset(place, ReadAllAvailable())
+            assert [one.rows_behind for one in data.store.stream_cursors.list()] == [0]
+            data.publish("d/e", table(["2013-02-01"]), FEBRUARY)
+            assert [one.rows_behind for one in data.store.stream_cursors.list("d/e")] == [1]
+        with pytest.raises(InvalidRequest, match="option cursor needs option"):
+            StreamSource({"dataDir": str(tmp_path), "datasource": "d", "cursor": "c"})
+    finally:
+        data.close()
+
+
 def test_a_revision_that_is_no_longer_known_ends_the_query(changing: Changing) -> None:
     changing.publish(0, 2, 1)
     place = a_reader(changing).initialOffset()
@@ -390,6 +436,7 @@ def test_a_data_folder_and_a_router_have_the_same_changes(tmp_path: Path) -> Non
         ({"maxFilesPerTrigger": "0"}, "use a whole number from 1 on"),
         ({"maxBytesPerTrigger": "1k"}, "maxBytesPerTrigger is '1k'"),
         ({"startingRevision": "-1"}, "use a whole number from 0 on"),
+        ({"cursor": "a b"}, "cursor"),
         ({"includeRunning": "true"}, "a stream has published rows only"),
     ],
 )

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -26,11 +25,13 @@ from penstock.broker.broker_client import BrokerClient
 from penstock.core.clock import SystemClock
 from penstock.spark.connect.spark_server import SparkServer
 from penstock.spark.connect.spark_sessions import SparkSessionOptions, SparkSessions
+from tests.harness.engine_kit import read_rows
 from tests.kits.spark_server_kit import server_options
-from tests.spark.data_folder_kit import DataFolder, table
+from tests.spark.sink_kit import SinkWorld
 
 ROOT = Path(__file__).parent.parent.parent
 FORMATS = ("penstock", "penstock.topic")
+COLUMNS = "__time timestamp, page string, ms bigint"
 
 
 def test_the_wheel_has_a_module_for_each_format() -> None:
@@ -90,31 +91,35 @@ def messages(spark: SparkSession, url: str, topic: str) -> list[dict[str, object
 
 @pytest.mark.spark
 def test_the_example_of_a_pipeline_runs(
-    spark: SparkSession,
-    server_of_pipelines: SparkServer,
-    broker_url: str,
-    router_url: str,
-    data: DataFolder,
-    tmp_path: Path,
+    spark: SparkSession, server_of_pipelines: SparkServer, broker_url: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "pipeline"
     shutil.copytree(ROOT / "examples" / "pipeline", folder)
-    given: Mapping[str, str] = {
-        "file:///var/lib/penstock/pipelines/clicks": f"file://{tmp_path}/state",
-        "http://127.0.0.1:4151": broker_url,
-        "http://127.0.0.1:8888": router_url,
-    }
-    for name in ("spark-pipeline.yml", "transformations/clicks.py"):
-        path = folder / name
-        text = path.read_text()
-        for written, ours in given.items():
-            text = text.replace(written, ours)
-        path.write_text(text)
     clicks = [{"time": "2026-11-30T04:00:00Z", "page": "/", "ms": ms} for ms in (10, 2000)]
-    data.publish("clicks", table(["2013-01-01"], page=pa.array(["/"])))
     with BrokerClient(broker_url) as client:
         client.publish("clicks", [json.dumps(one).encode() for one in clicks])
-    run_pipeline(folder, server_of_pipelines.remote)
+    with SinkWorld(tmp_path / "world") as world:
+        world.datasource = "clicks"
+        world.write([("2026-01-01T00:00:00", "/", 5)], schema=COLUMNS)
+        given: Mapping[str, str] = {
+            "file:///var/lib/penstock/pipelines/clicks": f"file://{tmp_path}/state",
+            "http://127.0.0.1:4151": broker_url,
+            "http://127.0.0.1:8888": world.url,
+        }
+        for name in ("spark-pipeline.yml", "transformations/clicks.py"):
+            path = folder / name
+            text = path.read_text()
+            for written, ours in given.items():
+                text = text.replace(written, ours)
+            path.write_text(text)
+        for _ in range(2):  # nothing is written again
+            run_pipeline(folder, server_of_pipelines.remote)
+        views = [
+            (row["page"], row["ms"])
+            for segment in world.visible("page_views")
+            for row in read_rows(world.deep_store.location(segment.load_spec))
+        ]
+    assert sorted(views) == [("/", 10), ("/", 2000)]
     assert [one["ms"] for one in messages(spark, broker_url, "slow-clicks")] == [2000]
     found = messages(spark, broker_url, "corrections")
     assert [(one["_change_type"], one["page"]) for one in found] == [("insert", "/")]

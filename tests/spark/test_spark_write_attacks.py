@@ -5,6 +5,7 @@ They must not publish a file of others, nor one whose rows are not what its segm
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator, Mapping
 from http.client import HTTPConnection
@@ -244,9 +245,126 @@ def test_a_symbolic_link_is_refused(world: SinkWorld) -> None:
     assert "link.parquet" in failed(world, spec_of(world, {**file, "name": "link.parquet"}))
 
 
+# Footers
+
+
+def relabelled(world: SinkWorld, file: Mapping[str, object], old: bytes, new: bytes) -> None:
+    """Change bytes in the footer of a stored file, which keeps its size."""
+    path = folder_of(world) / str(file["name"])
+    content = path.read_bytes()
+    at = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    footer = content[at:]
+    assert len(old) == len(new)
+    assert old in footer
+    path.write_bytes(content[:at] + footer.replace(old, new))
+
+
+def text_of(value: str) -> pa.Table:
+    return rows(NOON_US, a=pa.array([value]), n=pa.array([7]))
+
+
+@pytest.mark.parametrize(
+    ("table", "old", "new", "column"),
+    [
+        (text_of("seen-by-all"), b"seen-by-all", b"hidden-text", "a"),
+        (
+            rows(NOON_US, a=pa.array(["x"]), n=pa.array([77_777])),
+            b"\xd1\x2f\x01",
+            b"\xd1\x2f\x02",
+            "n",
+        ),
+    ],
+    ids=["text", "number"],
+)
+def test_bounds_that_would_hide_rows_are_refused(
+    world: SinkWorld, table: pa.Table, old: bytes, new: bytes, column: str
+) -> None:
+    file = stored(world, table)
+    relabelled(world, file, old, new)
+    assert f"column {column} has the bounds" in failed(world, spec_of(world, file))
+
+
+def test_bounds_without_the_rows_that_are_not_a_number_are_refused(world: SinkWorld) -> None:
+    """Spark takes NaN for the greatest number, and would skip it by a maximum of 1."""
+    table = rows(NOON_US, NOON_US, a=pa.array(["x", "y"]), n=pa.array([1.0, float("nan")]))
+    spec = copy.deepcopy(spec_of(world, stored(world, table)))
+    spec["dataSchema"]["dimensionsSpec"]["dimensions"][1]["type"] = "double"
+    assert "column n has the bounds (1.0, 1.0)" in failed(world, spec)
+
+
+def test_numbers_of_nulls_that_would_hide_rows_are_refused(world: SinkWorld) -> None:
+    count = 40
+    numbers = pa.array([None] * count + [1], pa.int64())
+    file = stored(world, rows(*[NOON_US] * (count + 1), a=pa.array(["x"] * (count + 1)), n=numbers))
+    # Field 3 of the statistics, a number of 64 bits: 40 nulls become 41, which is all rows.
+    relabelled(world, file, bytes([0x16, 2 * count]), bytes([0x16, 2 * count + 2]))
+    assert "column n has 41 nulls" in failed(world, spec_of(world, file))
+
+
+@pytest.mark.parametrize("column", ["__time", "a", "n"])
+def test_a_file_without_bounds_is_refused(world: SinkWorld, column: str) -> None:
+    """Engines may read others from it, in fields that Arrow does not read."""
+    others = [name for name in ("__time", "a", "n") if name != column]
+    file = stored(world, rows(NOON_US), write_statistics=others)
+    assert f"column {column} has no bounds" in failed(world, spec_of(world, file))
+
+
+def test_text_that_is_too_long_for_bounds_is_published(world: SinkWorld) -> None:
+    task = "index_spark_" + "e" * 32
+    values = pa.array(["a", "z" * 10_000])
+    file = stored(world, rows(NOON_US, NOON_US, a=values, n=pa.array([1, 2])), task)
+    assert not world.run({**spec_of(world, file), "id": task}).error
+
+
+FORMS = {
+    "ids": {"metadata": {b"PARQUET:field_id": b"3"}},
+    "required": {"nullable": False},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_columns_that_other_engines_would_read_in_another_way_are_refused(
+    world: SinkWorld, form: str
+) -> None:
+    table = rows(NOON_US)
+    field = pa.field("n", pa.int64(), **FORMS[form])
+    table = table.cast(table.schema.set(2, field))
+    assert "another form than Penstock writes" in failed(
+        world, spec_of(world, stored(world, table))
+    )
+
+
+def test_files_of_other_writers_are_refused(world: SinkWorld) -> None:
+    """Engines may read other statistics from their footers than Arrow does."""
+    file = stored(world, rows(NOON_US))
+    relabelled(world, file, b"parquet-cpp-arrow", b"parquet-mr2-arrow")
+    assert "was written by 'parquet-mr2-arrow" in failed(world, spec_of(world, file))
+
+
 def test_rows_that_the_counts_hide_are_noticed(world: SinkWorld) -> None:
     file = stored(world, rows(NOON_US))
     assert "the write reports 5" in failed(world, spec_of(world, file, rows=5))
+
+
+# Batches
+
+
+def batch_of(world: SinkWorld, number: int, batch: int, submitter: str) -> dict[str, Any]:
+    """Return the spec of a batch of query q whose row has the number as value."""
+    task = f"index_spark_{number:032x}"
+    file = stored(world, rows(NOON_US, a=pa.array(["b"]), n=pa.array([number])), task)
+    more = {"batch": {"queryId": "q", "batchId": batch}, "context": {"submitter": submitter}}
+    return {**spec_of(world, file), "id": task, **more}
+
+
+def test_another_principal_does_not_block_the_batches_of_a_query(world: SinkWorld) -> None:
+    assert not world.run(batch_of(world, 101, 1, "user:ann")).error
+    for number, batch in ((102, 2), (103, 2**40)):
+        assert not world.run(batch_of(world, number, batch, "user:eve")).error
+    assert not world.run(batch_of(world, 104, 2, "user:ann")).error
+    # The driver of the query repeats its batch.
+    assert not world.run(batch_of(world, 105, 2, "user:ann")).error
+    assert [n for _, a, n in world.rows() if a == "b"] == [101, 102, 103, 104]
 
 
 # Uploads

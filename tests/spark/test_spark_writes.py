@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -187,6 +188,18 @@ def test_types_of_numbers(world: SinkWorld) -> None:
     }
     (row,) = read_rows(world.deep_store.location(segment.load_spec))
     assert [row[name] for name in "bitfm"] == [1, 2, 1, 0.5, 1.25]
+
+
+@pytest.mark.parametrize("values", [(math.nan, 1.0), (math.nan, None), (None, None), (-0.0, 0.0)])
+def test_numbers_without_usual_bounds(world: SinkWorld, values: Sequence[float | None]) -> None:
+    types = schema_of("__time timestamp, x double")
+    writer = world.source().writer(types, overwrite=False)
+    times = batch([(ONE, "x", 1)] * 2).column(0)
+    arrow = pa.RecordBatch.from_arrays([times, pa.array(values, pa.float64())], names=types.names)
+    writer.commit([writer.write(iter([arrow]))])
+    (segment,) = world.visible()
+    found = [row["x"] for row in read_rows(world.deep_store.location(segment.load_spec))]
+    assert sorted(map(repr, found)) == sorted(map(repr, values))
 
 
 def test_a_new_column_is_added_and_a_missing_one_is_null(world: SinkWorld) -> None:

@@ -546,10 +546,12 @@ def test_what_overlaps_others_of_its_version_stays_unused(store):
     assert "they are visible again" in outcome.reason
 
 
-def batch(query: str, number: int, at: int, datasource: str = "d", **more) -> PublishRequest:
+def batch(
+    query: str, number: int, at: int, datasource: str = "d", owner: str = "", **more
+) -> PublishRequest:
     row = segment(at, id=f"{datasource}_v1_{at}", datasource=datasource)
     task = f"t{at}"
-    which = QueryBatch(query, number)
+    which = QueryBatch(query, number, owner)
     return PublishRequest(task, datasource, (row,), sequence_name=task, batch=which, **more)
 
 
@@ -576,6 +578,26 @@ def test_batches_of_queries_and_datasources_are_apart(store) -> None:
     assert store.publish(batch("q", 3, 2, "e")).ok
     assert store.publish(batch("q", 0, 3, "e")).ok is False
     assert len(used(store)) == 3
+
+
+def test_a_principal_cannot_use_the_query_of_another_one(store) -> None:
+    assert store.publish(batch("q", 3, 0, owner="user:ann")).ok
+    # Neither the same number nor a higher one blocks the owner of the query.
+    assert store.publish(batch("q", 3, 1, owner="user:eve")).ok
+    assert store.publish(batch("q", 2**40, 2, owner="user:eve")).ok
+    again = store.publish(batch("q", 3, 3, owner="user:ann"))
+    assert (again.ok, again.already_published, again.earlier_task) == (False, True, "t0")
+    assert store.publish(batch("q", 4, 4, owner="user:ann")).ok
+    # Names of principals and of datasources may have any characters.
+    assert store.publish(batch("q", 1, 5, "b/q/c", owner="a")).ok
+    assert store.publish(batch("q", 1, 6, "c", owner="a/q/b")).ok
+
+
+def test_a_batch_of_an_earlier_release_is_recognized(store) -> None:
+    """It was recorded without a principal."""
+    assert store.publish(batch("q", 3, 0)).ok
+    assert store.publish(batch("q", 3, 1, owner="user:ann")).already_published
+    assert store.publish(batch("q", 4, 2, owner="user:ann")).ok
 
 
 def test_a_refused_publish_records_no_batch(store) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import Unavailable
 from penstock.storage.queue.disk_queue import DiskQueue, DiskQueueOptions
-from penstock.storage.queue.producers import ProducerTable
+from penstock.storage.queue.producers import ProducerTable, mark_of
 from penstock.testing.memory_disk import CrashableFileSystem
 
 if TYPE_CHECKING:
@@ -89,6 +89,45 @@ def test_what_is_forgotten_is_counted() -> None:
     for producer in (1, 2, 1, 3):
         table.put(producer, 9, 0)
     assert (table.last(1), table.last(2), table.last(3), table.forgotten) == (9, None, 9, 1)
+
+
+def test_an_owner_with_many_producers_loses_its_own_before_those_of_others() -> None:
+    table = ProducerTable(8)
+    ann = [mark_of(1, producer, 5) for producer in range(3)]
+    for mark in (*ann, (77, 5)):
+        table.put(*mark, 0)
+    for producer in range(1_000):
+        table.put(*mark_of(2, producer, 5), producer)
+    assert [table.last(mark[0]) for mark in (*ann, (77, 5))] == [5] * 4
+    assert [table.last(mark_of(2, producer, 0)[0]) for producer in (995, 996, 999)] == [None, 5, 5]
+    # Two owners that want all of it have half of it each.
+    for producer in range(1_000):
+        table.put(*mark_of(1, producer, 6), producer)
+    known = [sum(table.last(mark_of(o, p, 0)[0]) is not None for p in range(1_000)) for o in (1, 2)]
+    assert (known, table.last(77), len(table)) == ([4, 3], 5, 8)
+
+
+def test_one_producer_of_each_owner_that_published_last_is_remembered() -> None:
+    table = ProducerTable(3)
+    for owner in (1, 2, 3, 1, 4):
+        table.put(*mark_of(owner, 9, owner), 0)
+    known = [table.last(mark_of(owner, 9, 0)[0]) for owner in range(1, 5)]
+    assert known == [1, None, 3, 4]
+
+
+def test_owners_are_known_after_a_restart(tmp_path: Path) -> None:
+    folder, options = str(tmp_path / "q"), replace(SMALL, max_producers=4)
+    ann = mark_of(1, 3, 2**63 - 1)
+    with DiskQueue.open(folder, options) as queue:
+        queue.append([b"x"], producer=ann)
+        queue.append([b"x"], producer=mark_of(1, 3, 7))
+    for number in range(40):
+        with DiskQueue.open(folder, options) as queue:
+            queue.append([b"y" * 50], producer=mark_of(2, number, 0))
+            assert queue.last_sequence(ann[0]) == 2**63 - 1
+    with DiskQueue.open(folder, options) as queue:
+        assert queue.statistics().producers == 4
+        assert queue.last_append(mark_of(2, 39, 0)[0]) == (0, 41)
 
 
 @given(

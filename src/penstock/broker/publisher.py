@@ -201,7 +201,7 @@ def _offset_of(
     if not repeated:
         return queue.latest - count
     producer = placement.producer
-    last = None if producer is None else queue.last_append(producer.number)
+    last = None if producer is None else queue.last_append(producer.mark[0])
     if producer is None or last is None or last[0] != producer.sequence or last[1] < 0:
         return None
     return last[1]

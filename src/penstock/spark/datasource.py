@@ -17,6 +17,7 @@ Options of streams (`datasource_stream`):
     replaced        fail (default), skip or changes: where rows went, or came back
     maxFilesPerTrigger, maxBytesPerTrigger   limits of a micro-batch
     startingRevision  read the changes after it, and not the rows of now
+    cursor          name under which the router knows how far the query is behind
 
 Spark's Python workers import these classes by name, so Penstock must be installed there, and
 the files must have the same paths. Without a schema, rows have the columns of all files;
@@ -77,7 +78,13 @@ if TYPE_CHECKING:
     from penstock.storage.metadata import MetadataStore
 
 
-_OF_STREAMS: Final = ("replaced", "maxFilesPerTrigger", "maxBytesPerTrigger", "startingRevision")
+_OF_STREAMS: Final = (
+    "replaced",
+    "maxFilesPerTrigger",
+    "maxBytesPerTrigger",
+    "startingRevision",
+    "cursor",
+)
 
 
 def files_path(datasource: str) -> str:
@@ -88,6 +95,11 @@ def files_path(datasource: str) -> str:
 def changes_path(datasource: str) -> str:
     """Return the router's path for the changes of the files of a datasource."""
     return f"/penstock/v1/datasources/{quote(datasource, safe='')}/changes"
+
+
+def cursor_path(datasource: str, cursor: str) -> str:
+    """Return the router's path for a cursor of a stream."""
+    return f"/penstock/v1/datasources/{quote(datasource, safe='')}/cursors/{quote(cursor, safe='')}"
 
 
 def ask_router(
@@ -236,6 +248,20 @@ class StreamSource:
         self._name = _datasource_of(options)
         if not options.get("url"):
             _addresses(options)
+            if options.get("cursor"):
+                raise InvalidRequest('option cursor needs option("url", …): the router stores it')
+
+    def follow(self, cursor: str, revision: int, rows_left: int) -> None:
+        """Set a cursor at the router.
+
+        Raises:
+            Conflict: The cursor belongs to another principal.
+            PenstockError: As `ask_router`.
+        """
+        options = self._options
+        router = RouterAddress(options["url"], options.get("token"), options.get("tlsCa"))
+        body = json.dumps({"revision": revision, "rowsLeft": rows_left}).encode()
+        router.ask("PUT", cursor_path(self._name, cursor), body)
 
     def now(self) -> int:
         """Return the current revision. Raises as `ask_router`."""

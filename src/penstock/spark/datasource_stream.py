@@ -13,6 +13,9 @@ revision. Its position, which Spark keeps in the checkpoint, is one of
 The files and changes of a revision always have the same order, so a position has the same meaning
 at each attempt, and for other values of the options.
 
+Only the checkpoint has the position. With the option `cursor`, the query reports it when it plans
+the next micro-batch, so that the router knows how far it is behind.
+
 Invariant: between two positions, a query reads each row that appeared once, for any limits and
 restarts. A revision that is no longer known ends the query with an error.
 """
@@ -34,6 +37,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from penstock.broker.topic_names import require_name
 from penstock.core.column_case import case_variants_in
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Interval
@@ -99,6 +103,16 @@ class ChangeSource(Protocol):
         """Return the changes after a revision."""
         ...
 
+    def follow(self, cursor: str, revision: int, rows_left: int) -> None:
+        """Set a cursor.
+
+        Args:
+            cursor: Its name.
+            revision: The last revision that the query has read, at least in part.
+            rows_left: Rows of this revision that it has not read.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
@@ -110,6 +124,7 @@ class StreamOptions:
         files_max: Maximum number of files in a micro-batch.
         bytes_max: Maximum size of the files in a micro-batch, unless it has only one.
         start: Revision after which changes are read; None: the rows of now, and all later changes.
+        cursor: Name of the cursor that follows the query; empty: it has none.
     """
 
     replaced: Replaced = Replaced.FAIL
@@ -117,6 +132,7 @@ class StreamOptions:
     files_max: int = FILES_MAX
     bytes_max: int | None = None
     start: int | None = None
+    cursor: str = ""
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> StreamOptions:
@@ -130,12 +146,14 @@ class StreamOptions:
                 "option includeRunning is for spark.read: a stream has published rows only"
             )
         bytes_max, start = options.get("maxBytesPerTrigger"), options.get("startingRevision")
+        cursor = options.get("cursor", "")
         return cls(
             Replaced.of(options),
             Interval.parse(options["interval"]) if options.get("interval") else None,
             _number(options.get("maxFilesPerTrigger", str(FILES_MAX)), "maxFilesPerTrigger", 1),
             None if bytes_max is None else _number(bytes_max, "maxBytesPerTrigger", 1),
             None if start is None else _number(start, "startingRevision", 0),
+            require_name(cursor, "cursor") if cursor else "",
         )
 
 
@@ -237,6 +255,8 @@ class DatasourceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._initial: tuple[int, Sequence[TableFile]] | None = None
         # Pages by the revision before their first one. Their content does not change.
         self._pages: dict[int, ChangesPage] = {}
+        # The place of the cursor.
+        self._followed: StreamPosition | None = None
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return a limit, so that Spark says when there is none; the options have its values."""
@@ -271,6 +291,7 @@ class DatasourceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         else:
             budget = _Budget(options.files_max, options.bytes_max)
         position = StreamPosition.of(start)
+        self._follow(position)
         if position.initial:
             changes = self._initial_changes(position.revision)
             done = self._fitting(budget, changes, position.files or 0)
@@ -330,6 +351,21 @@ class DatasourceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                 for field in self._schema
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _follow(self, completed: StreamPosition) -> None:
+        """Set the cursor to the end of the last micro-batch, which Spark has recorded as read."""
+        if not self._options.cursor or completed == self._followed:
+            return
+        changes: Sequence[FileChange] = ()
+        if completed.initial:
+            changes = self._initial_changes(completed.revision)
+        elif completed.files is not None:
+            commits = self._page(completed.before).commits
+            changes = next((c.changes for c in commits if c.revision == completed.revision), ())
+        left = (one for one in changes[completed.files :] if one.kind is RowChange.INSERT)
+        rows_left = sum(one.file.rows for one in left)
+        self._source.follow(self._options.cursor, completed.revision, rows_left)
+        self._followed = completed
 
     def _advanced(self, position: StreamPosition, budget: _Budget) -> StreamPosition:
         """Return the end of a micro-batch that begins at a position after the initial ones."""

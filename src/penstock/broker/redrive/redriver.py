@@ -52,7 +52,6 @@ COUNT_MAX: Final = 1_000
 T = TypeVar("T")
 
 _BYTES: Final = 4 << 20
-_OWNER: Final = "~redrive"  # no principal has this id, so no publish of a user has these numbers
 _SKIPPED_SHOWN_MAX: Final = 100
 
 _logger = logging.getLogger(__name__)
@@ -336,7 +335,7 @@ class Redriver:
         room = self._publisher.when_room(target, size_bytes)
         if room is not None:
             await room
-        used = target.queue(batch.partition).last_sequence(step_producer(topic, 0).number)
+        used = target.queue(batch.partition).last_sequence(step_producer(topic, 0).name)
         step = RedriveStep(
             log.next_number(used or 0),
             target.name,
@@ -372,7 +371,7 @@ class Redriver:
         if target is None or target.id != step.topic_id:
             return False  # it was deleted with its messages
         queue = target.queue(step.target_partition)
-        last = queue.last_sequence(step_producer(topic, step.number).number)
+        last = queue.last_sequence(step_producer(topic, step.number).name)
         if last is None or last < step.number:
             return False
         if sync:
@@ -409,7 +408,7 @@ class Redriver:
 
 def step_producer(topic: Topic, number: int) -> BatchProducer:
     """Return the producer and sequence number of a step of a dead-letter topic."""
-    return BatchProducer.named(f"redrive.{topic.id}", number, _OWNER)
+    return BatchProducer.of_broker(f"redrive.{topic.id}", number)
 
 
 def _origin(message: StoredMessage, origins: Sequence[str]) -> str:

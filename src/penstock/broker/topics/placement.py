@@ -7,6 +7,7 @@ repeated publish of a producer goes to the same stream partition as the first.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -14,8 +15,10 @@ import google_crc32c
 
 from penstock.broker.topic_names import require_name
 from penstock.core.errors import InvalidRequest
+from penstock.storage.queue.producers import Mark, mark_of
 
 _SEQUENCE_MAX = 2**63 - 1
+_BROKER: Final = "~redrive"  # no principal has this id
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +26,14 @@ class BatchProducer:
     """A producer and the sequence number of a publish, to detect a repeated publish.
 
     Attributes:
-        number: 64-bit hash of the producer's name, and of its owner if it has one.
+        name: 64-bit hash of the producer's name, and of its owner if it has one. Earlier releases
+            remember producers under this number.
+        owner: Hash of the owner; None: the installation.
         sequence: Grows with each publish of the producer to a stream partition.
     """
 
-    number: int
+    name: int
+    owner: int | None
     sequence: int
 
     @classmethod
@@ -51,8 +57,29 @@ class BatchProducer:
             )
         # A zero byte is in no name, so no name is equal to an owner with a name.
         text = f"{owner}\0{name}" if owner else name
-        digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-        return cls(int.from_bytes(digest, "little"), sequence)
+        return cls(_hash(text), _hash(owner) if owner else None, sequence)
+
+    @classmethod
+    def of_broker(cls, name: str, sequence: int) -> Self:
+        """Return a producer of the broker itself, whose name no publish of others can have."""
+        return cls(_hash(f"{_BROKER}\0{name}"), None, sequence)
+
+    @property
+    def mark(self) -> Mark:
+        """The producer and the sequence number, as a queue remembers them."""
+        if self.owner is None:
+            return self.name, self.sequence
+        return mark_of(self.owner, self.name, self.sequence)
+
+    def last_sequence(self, known: Callable[[int], int | None]) -> int | None:
+        """Return its last sequence number from what a queue knows; None: it is not remembered."""
+        found = known(self.mark[0])
+        return known(self.name) if found is None else found
+
+
+def _hash(text: str) -> int:
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +120,7 @@ class PartitionRotation:
         if placement.key is not None:
             return int(google_crc32c.value(placement.key)) % self._count
         if placement.producer is not None:
-            return placement.producer.number % self._count
+            return placement.producer.name % self._count
         self._turn = (self._turn + 1) % self._count
         return self._turn
 

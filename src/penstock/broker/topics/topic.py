@@ -257,8 +257,8 @@ class Topic:
             return True
         mark = None
         if producer is not None:
-            mark = (producer.number, producer.sequence)
-            last = queue.last_sequence(producer.number)
+            mark = producer.mark
+            last = producer.last_sequence(queue.last_sequence)
             if last is not None and producer.sequence <= last:
                 self.repeats += 1
                 return False

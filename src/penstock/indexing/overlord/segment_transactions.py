@@ -14,6 +14,7 @@ from penstock.core.errors import Conflict
 from penstock.indexing.lockbox.task_locks import LockType
 from penstock.indexing.overlord.lock_requests import lock_type
 from penstock.indexing.specs.batch.spark_write import SparkWriteSpec
+from penstock.indexing.specs.task_context import SUBMITTER
 from penstock.indexing.task_spec import StreamTaskSpec
 from penstock.segments.delta.table_registry import KillBounds
 from penstock.storage.metadata import CountsRow, PublishRequest, QueryBatch, ReplaceLock
@@ -121,9 +122,14 @@ def _request(
 
 
 def _batch(task: TaskSpec) -> QueryBatch | None:
-    """Return the batch of a streaming query that a task publishes, from its stored spec."""
+    """Return the batch of a streaming query that a task publishes, from its stored spec.
+
+    The query belongs to the principal that submitted the task.
+    """
     batch = task.batch if isinstance(task, SparkWriteSpec) else None
-    return None if batch is None else QueryBatch(batch.query_id, batch.batch_id)
+    if batch is None:
+        return None
+    return QueryBatch(batch.query_id, batch.batch_id, str(task.context.get(SUBMITTER, "")))
 
 
 def _counts(counts: RowCounts) -> CountsRow:

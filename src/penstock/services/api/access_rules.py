@@ -286,6 +286,9 @@ _ROUTER: Final[RouteRules] = {
     ("GET", "/penstock/v1/datasources/{datasource}/segments/timeline"): _datasource(READ),
     ("GET", "/penstock/v1/datasources/{datasource:path}/files"): _datasource(READ),
     ("GET", "/penstock/v1/datasources/{datasource:path}/changes"): _datasource(READ),
+    ("GET", "/penstock/v1/datasources/{datasource:path}/cursors"): _datasource(READ),
+    ("PUT", "/penstock/v1/datasources/{datasource:path}/cursors/{cursor}"): _datasource(READ),
+    ("DELETE", "/penstock/v1/datasources/{datasource:path}/cursors/{cursor}"): _datasource(READ),
     ("GET", "/penstock/v1/datasources/{datasource:path}/writes"): _datasource(WRITE),
     ("POST", "/penstock/v1/datasources/{datasource:path}/writes/{task_id}/files"): _datasource(
         WRITE

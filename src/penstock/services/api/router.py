@@ -58,6 +58,7 @@ from penstock.services.api.spec_check import (
     datasources_named,
     is_checked,
 )
+from penstock.services.api.stream_cursors import StreamCursorRoutes
 from penstock.services.api.traces.flow_history import FlowHistory, NoFlowHistory
 from penstock.services.api.traces.message_trace import TraceParts
 from penstock.services.api.traces.segments_at import ReadableFiles, ReadableLocalFiles
@@ -336,7 +337,7 @@ CHANGES_PATH = "/penstock/v1/datasources/{datasource:path}/changes"
 
 
 class TableRoutes:
-    """The routes of the visible files and of their changes.
+    """The routes of the visible files, of their changes, and of the cursors of their readers.
 
     Args:
         source: The files that are visible now.
@@ -351,7 +352,8 @@ class TableRoutes:
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
-        return [Route(PATH, self.files), Route(CHANGES_PATH, self.changes)]
+        own = [Route(PATH, self.files), Route(CHANGES_PATH, self.changes)]
+        return [*own, *StreamCursorRoutes(self._store).routes()]
 
     def files(self, request: Request) -> Response:
         """List the files of visible segments, and the announced files unless a revision is named.

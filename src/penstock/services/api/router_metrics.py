@@ -23,6 +23,7 @@ from penstock.services.json_values import objects, whole
 from penstock.services.membership.leases import LeaseDirectory
 from penstock.services.membership.membership import BrokerFinder
 from penstock.storage.metadata import CountsRow, Snapshot
+from penstock.storage.metadata.tables.stream_cursors import StreamCursor
 
 # A scrape must not wait long for a part that is restarting.
 TIMEOUT_S = 3.0
@@ -36,11 +37,24 @@ _OUTCOMES = (
 )
 
 
+class CursorList(Protocol):
+    """The part of `StreamCursors` that this module uses."""
+
+    def list(self) -> Sequence[StreamCursor]:
+        """Return the cursors of all datasources."""
+        ...
+
+
 class MetricsStore(Protocol):
     """The part of `MetadataStore` that this module uses."""
 
     def snapshot(self, datasource: str | None = None, *, known: Snapshot | None = None) -> Snapshot:
         """Read all used segments and announced files as of one instant."""
+        ...
+
+    @property
+    def stream_cursors(self) -> CursorList:
+        """How far streams have read datasources."""
         ...
 
     def all_counts(self) -> Mapping[str, CountsRow]:
@@ -134,6 +148,15 @@ class RouterMetrics:
             yield _gauge("penstock_segment_bytes", "Size of segments", size, datasource=name)
             yield _gauge(
                 "penstock_announced_rows", "Rows not published yet", waiting[name], datasource=name
+            )
+
+        for cursor in self._store.stream_cursors.list():
+            yield _gauge(
+                "penstock_datasource_cursor_lag",
+                "Rows that a stream has not read",
+                cursor.rows_behind,
+                datasource=cursor.datasource,
+                cursor=cursor.name,
             )
 
     def of_broker(self) -> Iterator[Sample]:

@@ -1,26 +1,35 @@
-"""`penstock table delta …`: Delta tables of datasources."""
+"""`penstock table …`: Delta tables of datasources, and the cursors of streams that read them."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
+from urllib.parse import quote
 
 import typer
 
 from penstock.core.errors import Conflict, counted
 from penstock.services.cli.command_options import CLI
 from penstock.services.cli.indexing.followed_tasks import Datasource, Json, Yes, named
-from penstock.services.cli.output import confirm, echo, print_json, warn
-from penstock.services.json_values import part, whole
+from penstock.services.cli.output import confirm, echo, print_json, print_rows, warn
+from penstock.services.json_values import objects, part, whole
 
 table_app = typer.Typer(
-    help="Datasources as tables of other engines.", no_args_is_help=True, rich_markup_mode=None
+    help="Datasources as tables of other engines, and the streams that read them.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 delta_app = typer.Typer(
     help="Delta tables, for engines that read no Iceberg catalog.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+cursor_app = typer.Typer(
+    help="Cursors of Spark queries: how far each has read a datasource.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 table_app.add_typer(delta_app, name="delta")
+table_app.add_typer(cursor_app, name="cursor")
 
 _DISABLED: Final = "disabled"
 _NOT_READABLE: Final = ("refused", "damaged", "failing")
@@ -59,6 +68,37 @@ def rebuild(datasource: Datasource, as_json: Json = False) -> None:
 def status(datasource: Datasource, as_json: Json = False) -> None:
     """Show where the Delta table of a datasource is, and whether it is current."""
     _print_state(CLI.api().get(_path(datasource)), as_json=as_json)
+
+
+@cursor_app.command(name="list")
+def list_cursors(datasource: Datasource, as_json: Json = False) -> None:
+    """Show the rows that each query with the option `cursor` has not read."""
+    found = objects(CLI.api().get(_cursors(datasource)), "cursors")
+    rows = [
+        {
+            "cursor": one.get("cursor"),
+            "rows behind": one.get("rowsBehind"),
+            "moved": one.get("moved"),
+        }
+        for one in found
+    ]
+    print_rows(rows, as_json=as_json)
+
+
+@cursor_app.command(name="delete")
+def delete_cursor(
+    datasource: Datasource,
+    cursor: Annotated[str, typer.Argument(help="Name of the cursor.")],
+    yes: Yes = False,
+) -> None:
+    """Delete the cursor of a query that has ended. A running query sets it again."""
+    confirm(f"delete the cursor {cursor} of {datasource}?", yes=yes)
+    CLI.api().request("DELETE", f"{_cursors(datasource)}/{quote(cursor, safe='')}")
+    echo(f"cursor {cursor} of {datasource} is deleted")
+
+
+def _cursors(datasource: str) -> str:
+    return f"/penstock/v1/datasources/{named(datasource)}/cursors"
 
 
 def _path(datasource: str) -> str:

@@ -8,9 +8,15 @@ the files themselves, in the folder of the task.
 |---|---|
 | its place | in the folder of the task, and younger than the janitor's limit |
 | its size and rows | as its worker reported |
-| its columns | exactly those of the schema in the spec, in this order, with these types |
+| its columns | exactly those of the schema in the spec, in this order, as Penstock writes them |
 | each page | readable: all of it is decoded once |
-| its times | present, sorted if the schema requires it, of one time chunk, as in its statistics |
+| its times | present, sorted if the schema requires it, and of one time chunk |
+| statistics of row groups | those of the rows: number of values and nulls, minimum and maximum |
+
+Engines skip rows by the statistics of row groups, which are also the bounds of plans and manifests.
+Page indexes, Bloom filters and bounds of very long texts are not compared with the rows: Arrow does
+not read them. An engine that uses them may miss rows of a file whose writer made wrong ones, and
+only of this file.
 
 Files of an Iceberg client have another form: their rows are written again (`foreign_files`).
 
@@ -21,13 +27,15 @@ Invariant: a file that passed is never deleted by the janitor while its task is 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.core.durations import HOUR_MS
 from penstock.core.errors import CorruptData, InvalidRequest, NotFound, counted
@@ -56,6 +64,10 @@ if TYPE_CHECKING:
     from penstock.indexing.specs.batch.spark_write import SparkFile
 
 _BATCH_ROWS: Final = 65_536
+_BOUND_BYTES_MAX: Final = 4_096
+"""Size of the longest text that Arrow writes as a bound of a column."""
+# Arrow believes the statistics of this writer, and ignores some of those of others.
+_WRITER: Final = "parquet-cpp-arrow version "
 
 
 class StoredAttempts(Protocol):
@@ -225,7 +237,7 @@ def _described(stored: BinaryIO, path: str, file: SparkFile, request: BatchReque
     """Return what a file is, from its own bytes."""
     schema = request.schema
     source, parquet = _checked_footer(stored, path, file)
-    _check_columns(parquet.schema_arrow, schema, path)
+    _check_columns(parquet, schema, path)
     by_time = sort_keys(schema)[0] == TIME_COLUMN
     min_ms, max_ms = _times(source, parquet, path, by_time=by_time)
     chunk = _chunk(schema.segment_granularity, min_ms, max_ms, path)
@@ -257,13 +269,8 @@ def _checked_footer(
     return source, parquet
 
 
-def _check_columns(found: pa.Schema, schema: DataSchema, path: str) -> None:
-    wanted = pa.schema(
-        [
-            pa.field(name, TIME_TYPE if name == TIME_COLUMN else FieldType(type_).arrow)
-            for name, type_ in file_columns(schema)
-        ]
-    )
+def _check_columns(parquet: pq.ParquetFile, schema: DataSchema, path: str) -> None:
+    found, wanted = parquet.schema_arrow, _arrow_schema(file_columns(schema))
     if found.names != wanted.names:
         raise EngineFailure(
             f"{path} has the columns {', '.join(found.names)}, and the schema of the write"
@@ -276,6 +283,36 @@ def _check_columns(found: pa.Schema, schema: DataSchema, path: str) -> None:
                 f"{path}: column {field.name} has the type {type_}, and in the schema of the write"
                 f" {field.type}"
             )
+    if not parquet.schema.equals(_form_of(tuple(file_columns(schema)))):
+        raise EngineFailure(
+            f"{path} has columns in another form than Penstock writes them, such as with ids or"
+            " without nulls: write with its data source, of the same release as the server"
+        )
+    created_by = str(parquet.metadata.created_by)
+    if not created_by.startswith(_WRITER):
+        raise EngineFailure(
+            f"{path} was written by {created_by!r:.60}: write with the data source of Penstock"
+        )
+
+
+@lru_cache(maxsize=1)
+def _form_of(columns: tuple[tuple[str, str], ...]) -> pq.ParquetSchema:
+    """Return the schema that engines other than Arrow find in a file with these columns."""
+    # Imported here: see `_checked_footer`.
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    form = pa.BufferOutputStream()
+    pq.write_table(_arrow_schema(columns).empty_table(), form, store_schema=False)
+    return pq.ParquetFile(pa.BufferReader(form.getvalue())).schema
+
+
+def _arrow_schema(columns: Iterable[tuple[str, str]]) -> pa.Schema:
+    return pa.schema(
+        [
+            pa.field(name, TIME_TYPE if name == TIME_COLUMN else FieldType(type_).arrow)
+            for name, type_ in columns
+        ]
+    )
 
 
 def _times(
@@ -287,6 +324,7 @@ def _times(
     last_us = -(2**63)
     for group in range(parquet.num_row_groups):
         low, high, read = 2**63, -(2**63), 0
+        found = [_ColumnValues() for _ in parquet.schema_arrow]
         for batch in _batches(source, parquet, group, path):
             batch.validate(full=True)
             times = batch.column(TIME_COLUMN)
@@ -298,9 +336,11 @@ def _times(
             last_us = int(micros[-1])
             low, high = min(low, int(micros.min())), max(high, int(micros.max()))
             read += batch.num_rows
+            for values, column in zip(found, batch.columns, strict=True):
+                values.add(column)
         if not read or read != parquet.metadata.row_group(group).num_rows:
             raise EngineFailure(f"{path}: row group {group} has {read} rows, unlike its footer")
-        _check_statistics(parquet, group, low, high, path)
+        _check_statistics(parquet, group, found, path)
         least.append(low // 1000)
         most.append(high // 1000)
     return min(least), max(most)
@@ -317,16 +357,70 @@ def _batches(
         yield from parquet.iter_batches(rows, row_groups=run, use_threads=False)
 
 
+class _ColumnValues:
+    """What statistics of Parquet say about the values of a column in a row group."""
+
+    def __init__(self) -> None:
+        self.nulls = 0
+        self.has_nan = False
+        self._extremes: list[pa.Array] = []
+
+    def add(self, values: pa.Array) -> None:
+        """Add values."""
+        self.nulls += values.null_count
+        if pa.types.is_timestamp(values.type):
+            values = values.cast(pa.int64())
+        elif pa.types.is_string(values.type):
+            values = values.cast(pa.binary())
+        elif pa.types.is_floating(values.type):
+            is_nan = pc.is_nan(values)
+            self.has_nan |= pc.any(is_nan).as_py() is True
+            values = values.filter(pc.invert(is_nan))
+        found = pc.min_max(values)
+        self._extremes.append(pa.array([found["min"].as_py(), found["max"].as_py()], values.type))
+
+    def extremes(self) -> tuple[object, object]:
+        """Return the minimum and the maximum; None if there are only nulls."""
+        found = pc.min_max(pa.concat_arrays(self._extremes))
+        return found["min"].as_py(), found["max"].as_py()
+
+    def are_bounds_written(self) -> bool:
+        """Return whether Arrow writes a minimum and a maximum of these values."""
+        return not self.has_nan and not any(
+            one is None or (isinstance(one, bytes) and len(one) > _BOUND_BYTES_MAX)
+            for one in self.extremes()
+        )
+
+
 def _check_statistics(
-    parquet: pq.ParquetFile, group: int, low_us: int, high_us: int, path: str
+    parquet: pq.ParquetFile, group: int, found: Sequence[_ColumnValues], path: str
 ) -> None:
-    """Check that queries which skip by time do not miss rows."""
-    found = parquet.metadata.row_group(group).column(0).statistics
-    if found is None or not found.has_min_max:
-        return
-    told = pa.array([found.min_raw, found.max_raw], pa.int64()).to_pylist()
-    if told != [low_us, high_us]:
-        raise EngineFailure(f"{path}: the statistics of row group {group} do not fit its times")
+    """Check that engines which skip row groups by their statistics do not miss rows.
+
+    A column with NaN has no minimum and maximum: Arrow leaves NaN out of them, and for Spark it is
+    the greatest number. Other bounds must be there, because engines may use older fields, or one
+    bound alone, that Arrow does not show.
+    """
+    footer = parquet.metadata.row_group(group)
+    for number, values in enumerate(found):
+        chunk = footer.column(number)
+        told = chunk.statistics
+        problem = ""
+        if chunk.num_values != footer.num_rows:
+            problem = f"{chunk.num_values} values"
+        elif told is not None and told.has_null_count and told.null_count != values.nulls:
+            problem = f"{told.null_count} nulls"
+        elif told is not None and told.has_min_max:
+            bounds = told.min_raw, told.max_raw
+            if values.has_nan or bounds != values.extremes():
+                problem = f"the bounds {bounds!r:.100}"
+        elif values.are_bounds_written():
+            problem = "no bounds"
+        if problem:
+            raise EngineFailure(
+                f"{path}: the statistics of row group {group} do not fit its rows: column"
+                f" {chunk.path_in_schema} has {problem} there"
+            )
 
 
 def _chunk(granularity: Granularity, min_ms: int, max_ms: int, path: str) -> Interval:

@@ -50,11 +50,12 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
     from pyspark.sql.types import StructType
 
-_TYPES: Final[Mapping[str, FoundType]] = {
+STORED_AS: Final[Mapping[str, FoundType]] = {
     **dict.fromkeys(("tinyint", "smallint", "int", "bigint", "boolean"), "long"),
     **dict.fromkeys(("float", "double", "decimal"), "double"),
     **dict.fromkeys(("string", "varchar", "char"), "string"),
 }
+"""Types of Spark, without parameters, and the type of a column in which such values are stored."""
 _REMEDIES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("array", "map", "struct", "variant"), "store it as JSON text, with to_json"),
     **dict.fromkeys(
@@ -190,14 +191,14 @@ def columns_found(schema: StructType) -> Found:
             has_time = True
         elif field.name in found:
             raise InvalidRequest(f"the DataFrame has two columns {field.name!r}: rename one")
-        elif type_ not in _TYPES:
+        elif type_ not in STORED_AS:
             remedy = _REMEDIES.get(type_, _OTHER_REMEDY)
             raise InvalidRequest(
                 f"column {field.name!r} of the DataFrame is {type_}, which a datasource cannot"
                 f" store: {remedy}, or leave it out"
             )
         else:
-            found[field.name] = _TYPES[type_]
+            found[field.name] = STORED_AS[type_]
     if not has_time:
         raise InvalidRequest(
             f"the DataFrame has no column {TIME_COLUMN}: add one of type timestamp, such as"

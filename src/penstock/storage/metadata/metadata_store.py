@@ -30,6 +30,7 @@ from penstock.storage.metadata.publish.offsets import (
 )
 from penstock.storage.metadata.publish.publish_log import PublishLog
 from penstock.storage.metadata.publish.publish_transaction import publish
+from penstock.storage.metadata.publish.query_batches import QueryBatches
 from penstock.storage.metadata.publish.upgrades import SegmentUpgrades
 from penstock.storage.metadata.revision import read_revision
 from penstock.storage.metadata.rows.publish import CommittedRow
@@ -47,6 +48,7 @@ from penstock.storage.metadata.tables.configuration import AuditLog, DynamicConf
 from penstock.storage.metadata.tables.leadership import Leases, Terms, require_newest
 from penstock.storage.metadata.tables.locks import StoredTaskLocks
 from penstock.storage.metadata.tables.lookups import StoredLookups
+from penstock.storage.metadata.tables.stream_cursors import StreamCursors
 from penstock.storage.metadata.tables.supervisors import SupervisorTable
 from penstock.storage.metadata.tables.tasks import Tasks
 from penstock.storage.metadata.task_roots import TaskRoots
@@ -78,6 +80,7 @@ class MetadataStore:
         leases: Live instances of services.
         roots: Folders that hold the folders of tasks.
         publishes: Log of publishes.
+        query_batches: Last published batches of streaming queries of Spark.
         upgrades: Segments appended to an interval while a task replaces it.
         locks: Task locks, as stored for the lockbox.
         terms: Leaders of services.
@@ -85,6 +88,7 @@ class MetadataStore:
         config: Dynamic configuration by name.
         audit: Audit log of changes.
         lookups: Lookups with their rows.
+        stream_cursors: How far streams have read datasources.
     """
 
     def __init__(self, database: Transactions) -> None:
@@ -97,6 +101,7 @@ class MetadataStore:
         self.leases = Leases(database)
         self.roots = TaskRoots(database)
         self.publishes = PublishLog(database)
+        self.query_batches = QueryBatches(database)
         self.upgrades = SegmentUpgrades(database)
         self.locks = StoredTaskLocks(database)
         self.terms = Terms(database)
@@ -104,6 +109,7 @@ class MetadataStore:
         self.config = DynamicConfig(database)
         self.audit = AuditLog(database)
         self.lookups = StoredLookups(database)
+        self.stream_cursors = StreamCursors(database)
         self._offset_writes: dict[str, int] = {}
         self._numbers = itertools.count(1)
 

@@ -32,6 +32,7 @@ from penstock.storage.queue.log import QueueLog
 from penstock.storage.queue.log_files import OffsetsDeleted
 from penstock.storage.queue.log_retention import Retention, RetentionReport
 from penstock.storage.queue.options import DiskQueueOptions, DiskQueueStatistics
+from penstock.storage.queue.producers import sequence_of
 from penstock.storage.queue.quarantine import Quarantine
 
 if TYPE_CHECKING:
@@ -264,7 +265,8 @@ class DiskQueue:
         Args:
             messages: The batch. An Arrow array, or a slice of one, is written without a copy.
             durable: Return after an fsync, which all waiting appends share.
-            producer: The producer (64 bits) and its sequence number, for `last_sequence`.
+            producer: The producer (64 bits) and its sequence number, for `last_sequence`; or the
+                result of `mark_of`.
             due_ms: The due time for channels, epoch ms; 0 means at once.
             wait: Wait if two full log files are not fsynced yet; False refuses the batch instead,
                 for an event loop that must not block.
@@ -300,14 +302,15 @@ class DiskQueue:
             self._syncer.request().result()
         return written
 
-    def last_append(self, producer: int) -> Mark | None:
+    def last_append(self, producer: int) -> tuple[int, int] | None:
         """Return the sequence number and the first offset of a producer's last append.
 
         Returns:
             None if it is not remembered; the offset is -1 after a restart, if only its number was.
         """
         with self._log.mutex:
-            return self._log.producers.entry(producer)
+            found = self._log.producers.entry(producer)
+        return None if found is None else (sequence_of((producer, found[0])), found[1])
 
     def last_sequence(self, producer: int) -> int | None:
         """Return the last sequence number of a producer; None if it is not remembered."""

@@ -5,6 +5,8 @@ meaning of a repeated sequence number (the broker).
 
     trailer, at the end of a block whose flag is set, or before the time it is due
      0  16n  n times: uint64 producer, int64 sequence; the most recent publisher is last
+             a sequence below 0 is that of -1 minus it, of a producer with an owner, whose upper 16
+             bits are those of its owner
     16n   4  n
     +4    2  1: the last entry is the block's own mark; 0: it has none
     +6    2  number of entries, before the block's own, of messages that were not fsynced then
@@ -17,12 +19,15 @@ Invariants:
   mark must not outlive its messages. So opening reads the last two files, and more only if a first
   block is damaged. If there is only one file, it trusts the entries that were fsynced at its start.
   If no producer is known, the last file alone shows that.
-- At most `limit` producers are remembered; dropped ones are counted.
+- At most `limit` producers are remembered; dropped ones are counted. The owner with the most of
+  them loses the one that has not published for the longest time. So of n owners that publish,
+  none can have fewer than 1/n of the table because of the others.
 """
 
 from __future__ import annotations
 
 import struct
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from penstock.storage.queue.blocks import DUE_BYTES, FLAG_DUE, FLAG_PRODUCERS, FoundBlock, LogBytes
@@ -38,47 +43,99 @@ _END = struct.Struct("<IHH")
 PRODUCERS_LIMIT = (1 << 16) - 1  # maximum of the trailer's counts
 
 Mark = tuple[int, int]
+"""A producer and its sequence number, in the form of the trailer."""
+
+_OWNER_SHIFT = 48
+_OF_NO_OWNER = -1
+
+
+def mark_of(owner: int, producer: int, sequence: int) -> Mark:
+    """Return the mark of a publish by a producer that belongs to an owner.
+
+    Args:
+        owner: Hash of the owner, of which 16 bits count.
+        producer: Hash of the producer, of which 48 bits count.
+        sequence: The sequence number, from 0.
+    """
+    name = producer & ((1 << _OWNER_SHIFT) - 1)
+    return (owner & 0xFFFF) << _OWNER_SHIFT | name, ~sequence
+
+
+def sequence_of(mark: Mark) -> int:
+    """Return the sequence number of a mark."""
+    return max(mark[1], ~mark[1])
 
 
 class ProducerTable:
     """Producers and their last sequence numbers; the most recent publisher is last."""
 
-    __slots__ = ("_limit", "_offsets", "_sequences", "forgotten")
+    __slots__ = ("_limit", "_offsets", "_owners", "_puts", "_stored", "forgotten")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._sequences: dict[int, int] = {}
+        # Sequence numbers in the form of the trailer.
+        self._stored: dict[int, int] = {}
         self._offsets: dict[int, int] = {}
+        # The producers of each owner, and the number of the put of each; the latest is last.
+        self._owners: dict[int, dict[int, int]] = {}
+        self._puts = 0
         self.forgotten = 0
 
     def __len__(self) -> int:
-        return len(self._sequences)
+        return len(self._stored)
 
     def last(self, producer: int) -> int | None:
         """Return a producer's last sequence number; None if it is not remembered."""
-        return self._sequences.get(producer)
+        stored = self._stored.get(producer)
+        return None if stored is None else sequence_of((producer, stored))
 
     def entry(self, producer: int) -> Mark | None:
         """Return a producer's last sequence number and its offset, for `put_back`."""
-        sequence = self._sequences.get(producer)
-        return None if sequence is None else (sequence, self._offsets[producer])
+        stored = self._stored.get(producer)
+        return None if stored is None else (stored, self._offsets[producer])
 
     def put_back(self, producer: int, entry: Mark | None) -> None:
         """Restore a producer's entry to its state before a failed publish."""
-        if entry is None:
-            self._sequences.pop(producer, None)
-            self._offsets.pop(producer, None)
-        else:
-            self._sequences[producer], self._offsets[producer] = entry
+        self._drop(producer)
+        if entry is not None:
+            self._add(producer, *entry)
 
     def put(self, producer: int, sequence: int, offset: int) -> None:
-        """Record a publish whose first message has this offset; numbers never decrease."""
-        self._offsets[producer] = offset
-        self._sequences[producer] = max(sequence, self._sequences.pop(producer, sequence))
-        if len(self._sequences) > self._limit:
-            oldest = next(iter(self._sequences))
-            del self._sequences[oldest], self._offsets[oldest]
+        """Record a publish whose first message has this offset; numbers never decrease.
+
+        Args:
+            producer: The producer of a mark.
+            sequence: The sequence number of the mark.
+            offset: The offset.
+        """
+        before = self._drop(producer)
+        self._add(producer, sequence if before is None else _later(sequence, before), offset)
+        if len(self._stored) > self._limit:
+            self._drop(self._excess())
             self.forgotten += 1
+
+    def _add(self, producer: int, sequence: int, offset: int) -> None:
+        self._puts += 1
+        self._stored[producer], self._offsets[producer] = sequence, offset
+        self._owners.setdefault(_owner_of((producer, sequence)), {})[producer] = self._puts
+
+    def _drop(self, producer: int) -> int | None:
+        """Remove a producer; return its sequence number in the form of the trailer."""
+        stored = self._stored.pop(producer, None)
+        if stored is not None:
+            del self._offsets[producer]
+            owner = _owner_of((producer, stored))
+            of_owner = self._owners[owner]
+            del of_owner[producer]
+            if not of_owner:
+                del self._owners[owner]
+        return stored
+
+    def _excess(self) -> int:
+        """Return the producer of the owner with the most that has published longest ago."""
+        most = max(map(len, self._owners.values()))
+        oldest = (next(iter(one.items())) for one in self._owners.values() if len(one) == most)
+        return min(oldest, key=itemgetter(1))[0]
 
     def trailer(self, mark: Mark | None, *, first: bool, durable: int) -> bytes:
         """Return the trailer of the next block; empty if it has no entries.
@@ -92,7 +149,7 @@ class ProducerTable:
         unsure = 0
         if first:
             # Ordered by time of the last publish, the oldest first.
-            entries += self._sequences.items()
+            entries += self._stored.items()
             unsure = sum(self._offsets[producer] >= durable for producer, _ in entries)
         if mark is not None:
             entries.append(mark)
@@ -146,7 +203,7 @@ class FileMarks:
         if own:
             producer, sequence = entries.pop()
             before, _ = self.marks.pop(producer, (sequence, 0))
-            self.marks[producer] = (max(sequence, before), header.base_offset)
+            self.marks[producer] = (_later(sequence, before), header.base_offset)
         self.before.update(entries)
         self.before_durable.update(entries[: len(entries) - unsure])
 
@@ -178,3 +235,12 @@ def read_marks(
                 if isinstance(item, FoundBlock):
                     files[0].take(log, item)
     return files
+
+
+def _owner_of(mark: Mark) -> int:
+    return mark[0] >> _OWNER_SHIFT if mark[1] < 0 else _OF_NO_OWNER
+
+
+def _later(one: int, other: int) -> int:
+    """Return the greater of two sequence numbers in the form of the trailer."""
+    return one if max(one, ~one) >= max(other, ~other) else other

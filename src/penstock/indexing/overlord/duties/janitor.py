@@ -1,7 +1,8 @@
 """Janitor duty: removes overshadowed segments, orphaned files, pending segments and old records.
 
 `JanitorDuty` removes only data that has been unused for longer than any running task can need it:
-also tasks that ended long ago, and records of publishes without segments.
+also tasks that ended long ago, records of publishes without segments, and the last batches of
+streaming queries of Spark that stopped long ago.
 Files of segments that were marked unused stay, because deleting data is a user's decision.
 `OvershadowedSegments` marks segments unused that newer ones hide completely: it checks all
 intervals first and later only those that received segments, because a removed segment hides
@@ -150,6 +151,7 @@ class SweepReport:
     places_freed: int = 0
     tasks_forgotten: int = 0
     publishes_forgotten: int = 0
+    batches_forgotten: int = 0
 
 
 class JanitorDuty:
@@ -191,6 +193,7 @@ class JanitorDuty:
         self._marks_from_s = clock.monotonic_s() + marks_after_ms / 1_000
         self._overshadowed = OvershadowedSegments(metadata)
         self._publishes_after = 0
+        self._batches_after = ""
 
     def run(self) -> None:
         """Run one round; the next round retries failed work. Raises as `sweep`."""
@@ -219,12 +222,16 @@ class JanitorDuty:
         publishes_forgotten, self._publishes_after = self._metadata.publishes.forget(
             before_ms=now_ms - self._task_age_ms, after=self._publishes_after
         )
+        batches_forgotten, self._batches_after = self._metadata.query_batches.forget(
+            after=self._batches_after
+        )
         return SweepReport(
             marked_unused=self._mark_overshadowed(),
             files_deleted=self._delete_orphans(before_ms),
             places_freed=places_freed,
             tasks_forgotten=tasks_forgotten,
             publishes_forgotten=publishes_forgotten,
+            batches_forgotten=batches_forgotten,
         )
 
     def _mark_overshadowed(self) -> int:

@@ -38,9 +38,8 @@ from penstock.services.api.iceberg.catalog_tables import CatalogTables
 from penstock.services.api.spark_writes import form_of
 from penstock.services.json_client import JsonClient
 from penstock.services.json_values import part
-from penstock.spark.batch.input.dimension_discovery import FoundType
 from penstock.spark.sink.router_client import DatasourceForm, status_path
-from penstock.spark.sink.write_plan import check_against, schema_of
+from penstock.spark.sink.write_plan import STORED_AS, check_against, schema_of
 from penstock.storage.metadata import MetadataStore
 
 WAIT_S: Final = 50.0
@@ -55,19 +54,14 @@ TABLE_COMMITS_MAX: Final = 4
 
 _POLL_S: Final = 0.25
 _TASKS: Final = "/druid/indexer/v1/task"
-_OF_SPARK: Final[Mapping[str, FoundType]] = {
-    "bigint": "long",
-    "double": "double",
-    "float": "double",
-    "string": "string",
-}
-_OF_ICEBERG: Final[Mapping[object, FoundType]] = {
-    "int": "long",
-    "long": "long",
-    "float": "double",
+_NAMES_IN_SPARK: Final = {
+    "int": "int",
+    "long": "bigint",
+    "float": "float",
     "double": "double",
     "string": "string",
 }
+"""The types of Iceberg whose values a task accepts, and what Spark calls them."""
 
 Headers = Mapping[str, str]
 
@@ -274,19 +268,20 @@ def _spec(
     files: list[AddedFile],
 ) -> dict[str, object]:
     """Return the task that publishes the files."""
+    accepted = frozenset(_NAMES_IN_SPARK.values())
     found = {
-        name: _OF_SPARK[type_]
+        name: STORED_AS[type_]
         for name, type_ in form.columns
-        if name != TIME_COLUMN and type_ in _OF_SPARK
+        if name != TIME_COLUMN and type_ in accepted
     }
     for name, type_ in added_columns.items():
-        kind = _OF_ICEBERG.get(type_) if isinstance(type_, str) else None
-        if kind is None:
+        in_spark = _NAMES_IN_SPARK.get(type_) if isinstance(type_, str) else None
+        if in_spark is None:
             raise InvalidRequest(
                 f"the new column {name!r} has a type that a datasource cannot store: use one of"
-                f" {', '.join(map(str, _OF_ICEBERG))}"
+                f" {', '.join(_NAMES_IN_SPARK)}"
             )
-        found[name] = kind
+        found[name] = STORED_AS[in_spark]
     check_against(form.columns, found)
     # Rows of the table are those of the datasource, with metrics as they are stored.
     schema = schema_of({"rollup": "false"}, form, found)

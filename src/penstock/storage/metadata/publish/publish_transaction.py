@@ -25,8 +25,7 @@ from penstock.core.errors import InvalidRequest
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.allocation import insert_pending
 from penstock.storage.metadata.announced_files import is_complete
-from penstock.storage.metadata.config_values import find_value, set_value
-from penstock.storage.metadata.payloads import dump, dump_offsets, load, load_offsets
+from penstock.storage.metadata.payloads import dump_offsets, load_offsets
 from penstock.storage.metadata.publish import publish_log
 from penstock.storage.metadata.publish.conflicts import (
     refusal_of_appends,
@@ -40,6 +39,7 @@ from penstock.storage.metadata.publish.offsets import (
     compare,
     read_committed,
 )
+from penstock.storage.metadata.publish.query_batches import refusal_of_batch, remember_batch
 from penstock.storage.metadata.publish.replacement import Replacement, plan_replace
 from penstock.storage.metadata.publish.segment_rows import (
     copy_of,
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from penstock.storage.metadata.payloads import Offsets
-    from penstock.storage.metadata.rows.publish import QueryBatch
     from penstock.storage.metadata.rows.segments import SegmentRow
 
 
@@ -227,7 +226,7 @@ def _refusal(connection: Connection, request: PublishRequest) -> PublishOutcome 
             ok=False, reason=f"task {request.task_id!r} has ended: it can no longer publish"
         )
     if request.batch is not None:
-        refusal = _refusal_of_batch(connection, request.datasource, request.batch)
+        refusal = refusal_of_batch(connection, request.datasource, request.batch)
         if refusal is not None:
             return refusal
     if request.supervisor_id is None:
@@ -266,46 +265,6 @@ def _refusal_of_offsets(
         reason=f"{place} is behind the last committed {committed}: it has already been updated "
         f"{whose}",
     )
-
-
-def _refusal_of_batch(
-    connection: Connection, datasource: str, batch: QueryBatch
-) -> PublishOutcome | None:
-    """Return why a batch of a streaming query is not published, None if it may be.
-
-    Spark repeats only the last batch. One before that comes from an older copy of the query's
-    checkpoint, and may have other rows than the batch that was published with its number.
-    """
-    found = find_value(connection, _batch_name(datasource, batch))
-    last = None if found is None else load(found.decode())
-    if last is None or int(str(last["batch"])) < batch.batch_id:
-        return None
-    what = f"batch {batch.batch_id} of the Spark query {batch.query_id}"
-    if last["batch"] == batch.batch_id:
-        return PublishOutcome(
-            ok=False,
-            already_published=True,
-            reason=f"{what} was published before, by task {last['task']}",
-            earlier_task=str(last["task"]),
-        )
-    return PublishOutcome(
-        ok=False,
-        reason=f"{what} is before its batch {last['batch']}, which is published in {datasource}:"
-        " the query's checkpoint is older than the datasource; begin with a new checkpoint, from"
-        " the first rows that are missing",
-    )
-
-
-def remember_batch(
-    connection: Connection, request: PublishRequest, batch: QueryBatch, now_ms: int
-) -> None:
-    """Record the last batch of a streaming query, for ever: a query may stop for long."""
-    value = dump({"batch": batch.batch_id, "task": request.task_id}).encode()
-    set_value(connection, _batch_name(request.datasource, batch), value, now_ms)
-
-
-def _batch_name(datasource: str, batch: QueryBatch) -> str:
-    return f"sparkQuery/{batch.query_id}/{datasource}"
 
 
 # A published sequence is remembered this long, and longer while an earlier task is active.

@@ -63,10 +63,18 @@ class PublishBasis:
 
 
 class QueryBatch(NamedTuple):
-    """A batch of a streaming query of Spark, which is published only once."""
+    """A batch of a streaming query of Spark, which is published only once.
+
+    Attributes:
+        query_id: Id of the query.
+        batch_id: Number of the batch.
+        owner: Id of the principal whose query it is; empty: not known. Others may use the id for
+            queries of their own.
+    """
 
     query_id: str
     batch_id: int
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
