@@ -59,7 +59,25 @@ SOURCES: Final = {
     # The compiler, the engine, the text that Spark receives, and the view that it reads.
     "fast-path": (
         "src/penstock/core/sql",
-        "src/penstock/fastpath",
+        *(
+            f"src/penstock/fastpath/{name}.py"
+            for name in (
+                "aggregates",
+                "casts",
+                "comparison",
+                "compiled_query",
+                "compiler",
+                "decimals",
+                "engine_process",
+                "expressions",
+                "fragments",
+                "functions",
+                "literals",
+                "newest_rows",
+                "number_functions",
+                "snapshot_relations",
+            )
+        ),
         "src/penstock/spark/ddl.py",
         "src/penstock/spark/sql_guard.py",
         "src/penstock/spark/tables/remote_reads.py",
