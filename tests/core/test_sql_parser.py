@@ -349,6 +349,31 @@ def test_parentheses_around_a_long_query_are_not_searched_again_at_each_level() 
     assert counts[1] < 2 * counts[0]
 
 
+class CountingParser(Parser):
+    """Counts the expressions that it reads."""
+
+    count = 0
+
+    def expression(self) -> tree.Expression:
+        self.count += 1
+        return super().expression()
+
+
+@pytest.mark.parametrize("innermost", ["1", "1, 2"])
+def test_arrays_within_each_other_are_read_once(innermost: str) -> None:
+    levels = 12
+    parser = CountingParser(f"SELECT {'ARRAY[' * levels}{innermost}{']' * levels}")
+    parser.whole(parser.query)
+    assert parser.count <= levels + 2
+
+
+@pytest.mark.parametrize("index", ["a AND b", "NOT a", "a IS NULL"])
+def test_an_index_is_no_condition(index: str) -> None:
+    checked_query(f"SELECT array[({index})]")
+    with pytest.raises(InvalidRequest, match="column"):
+        checked_query(f"SELECT array[{index}]")
+
+
 def test_the_definitions_of_a_long_with_share_their_names() -> None:
     names = [f"a{number}" for number in range(2_000)]
     sql = f"WITH {', '.join(f'{name} AS (TABLE a0)' for name in names)} TABLE a1999"

@@ -177,16 +177,21 @@ class CallParser(TokenReader, ABC):
             kind.end = self._at
         return kind
 
-    def _array(self, start: int) -> tree.Call | None:
-        """Read Druid's `ARRAY[a, b]`; None if it is an element of a column with that name."""
-        before = self._at
+    def _array(self, start: int) -> tree.Call | tree.Subscript:
+        """Read Druid's `ARRAY[a, b]`, or an element of a column with that name, as in `array[1]`.
+
+        Nothing is read again: brackets within each other would double the time with each level.
+        """
         self._at += 2
         self._deeper()
         values = () if self._is("]") else self._list(self.expression)
         self._depth -= 1
         if len(values) == 1 and not isinstance(values[0], tree.Text):
-            self._at = before
-            return None
+            if _is_condition(values[0]):
+                raise self._unexpected("]")
+            self._expect("]")
+            column = tree.Name(parts=(self.tokens[start].name,), start=start, end=start + 1)
+            return tree.Subscript(value=column, index=values[0], start=start, end=self._at)
         self._expect("]")
         return tree.Call(name=("array",), arguments=values, form=("[",), start=start, end=self._at)
 
@@ -316,3 +321,14 @@ class CallParser(TokenReader, ABC):
         query = self.query()
         self._close()
         return query
+
+
+def _is_condition(node: tree.Expression) -> bool:
+    """Return whether an expression is a condition, which an index cannot be without parentheses."""
+    match node:
+        case tree.Predicate() | tree.Unary(operator="NOT"):
+            return True
+        case tree.Operation():
+            return node.operators[0] in {"AND", "OR"}
+        case _:
+            return False

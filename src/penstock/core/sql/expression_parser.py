@@ -212,8 +212,8 @@ class ExpressionParser(CallParser, ABC):
             self._at += 1
             text = self._text()
             return tree.TypedText(type=word, text=text, start=start, end=self._at)
-        if word == "ARRAY" and self._word(1) == "[" and (array := self._array(start)) is not None:
-            return array
+        if word == "ARRAY" and self._word(1) == "[":
+            return self._array(start)
         parts = self._parts()
         if self._is("("):
             return self._call(start, parts)
