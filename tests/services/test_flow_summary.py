@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -248,17 +249,22 @@ def test_a_costly_status_is_used_again_until_it_is_old_or_forgotten() -> None:
     clock, made = VirtualClock(), itertools.count(1)
 
     class Slow:
-        """A flow whose status takes 0.1 s, and is a number."""
+        """A flow whose status takes 0.1 s, and has a number."""
 
-        def status(self) -> int:
+        applied = SimpleNamespace(revision=1)
+        meanwhile: Callable[[], object] = staticmethod(lambda: None)
+
+        def status(self) -> SimpleNamespace:
+            found = SimpleNamespace(number=next(made), revision=self.applied.revision)
+            self.meanwhile()
             clock.advance(cost_s)
-            return next(made)
+            return found
 
-    flow, cost_s = cast("FlowController", Slow()), 0.1
+    flow, cost_s = Slow(), 0.1
     recent = RecentStatus(clock)
 
     def status() -> int:
-        return cast("int", recent.of(flow))
+        return cast("SimpleNamespace", recent.of(cast("FlowController", flow))).number  # type: ignore[no-any-return]
 
     assert [status(), status()] == [1, 1]
     clock.advance(REUSED_TIMES * cost_s)
@@ -270,6 +276,14 @@ def test_a_costly_status_is_used_again_until_it_is_old_or_forgotten() -> None:
     cost_s = 0.01
     recent.forget()
     assert [status(), status()] == [4, 5]
+    # A command that ends while a status is made is not in it, perhaps.
+    cost_s = 0.1
+    flow.meanwhile = recent.forget
+    assert [status(), status()] == [6, 7]
+    flow.meanwhile = lambda: None
+    assert [status(), status()] == [8, 8]
+    flow.applied.revision = 2
+    assert [status(), status()] == [9, 9]
 
 
 def test_components_that_were_left_stopped_are_named(flow: FlowController) -> None:

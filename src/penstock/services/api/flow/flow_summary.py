@@ -86,7 +86,8 @@ def parse_open_groups(text: str | None) -> frozenset[str] | None:
 class RecentStatus:
     """The last status of a large flow, for summaries that follow each other, as of opened groups.
 
-    Any thread; the kept status is replaced in one step.
+    Any thread; the kept status is replaced in one step. A status that a command has overtaken while
+    it was made is not used again, and neither is one of a former revision.
 
     Args:
         clock: Measures the cost and the age.
@@ -95,23 +96,27 @@ class RecentStatus:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._kept: _KeptStatus | None = None
+        self._command = object()  # the last one that has changed something
 
     def of(self, flow: FlowController) -> FlowStatus:
         """Return a status of the flow that may be a few seconds old if it is costly."""
-        began_s, kept = self._clock.monotonic_s(), self._kept
+        began_s, kept, command = self._clock.monotonic_s(), self._kept, self._command
         if (
             kept is not None
+            and kept.command is command
+            and kept.status.revision == flow.applied.revision
             and kept.cost_s >= REUSED_COST_S
             and began_s - kept.made_s <= REUSED_TIMES * kept.cost_s
         ):
             return kept.status
         status = flow.status()
         ended_s = self._clock.monotonic_s()
-        self._kept = _KeptStatus(status, ended_s, ended_s - began_s)
+        self._kept = _KeptStatus(status, ended_s, ended_s - began_s, command)
         return status
 
     def forget(self) -> None:
         """Do not use the kept status again, because a command has changed something."""
+        self._command = object()
         self._kept = None
 
 
@@ -120,6 +125,7 @@ class _KeptStatus:
     status: FlowStatus
     made_s: float
     cost_s: float
+    command: object
 
 
 @dataclass(slots=True)
