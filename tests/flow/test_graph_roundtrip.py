@@ -51,6 +51,14 @@ def test_any_flow_is_exported_and_read_back_judged_and_compared(flow: Flow) -> N
     assert with_comments(yaml, comments_of(commented, read.places)) == commented
 
 
+def test_a_comment_beside_a_text_that_ends_with_a_no_break_space_leaves_the_text() -> None:
+    text = to_yaml(read_flow('name: a\ncomments: "by day\\xa0"\n').flow)
+    commented = with_comments(text, FlowComments((PlacedComment(("comments",), (), "# often"),)))
+    assert "# often\n" in commented
+    assert read_flow(commented).flow == read_flow(text).flow
+    assert read_flow(text).flow.comments == "by day\xa0"
+
+
 def test_the_export_is_as_short_as_a_person_would_write_it() -> None:
     text = """\
 format: 1

@@ -187,7 +187,9 @@ def with_comments(text: str, comments: FlowComments) -> str:
     for number, line in enumerate(lines, 1):
         indent = line[: len(line) - len(line.lstrip(" "))]
         written.extend(f"{indent}{one}\n" if one else "\n" for one in above.get(number, ()))
-        written.append(f"{line.rstrip()}  {beside[number]}\n" if number in beside else line)
+        # Not all white space: a value may end with a no-break space.
+        unended = line.rstrip("\r\n")
+        written.append(f"{unended}  {beside[number]}\n" if number in beside else line)
     written.extend(f"{one}\n" for one in comments.below)
     return "".join(written)
 
