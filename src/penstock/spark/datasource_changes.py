@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 CHANGES_MAX: Final = 10_000
 """Changes after which an answer ends; a revision that has more of them is sent whole."""
-SEGMENTS_READ_MAX: Final = 20_000
+SEGMENTS_READ_MAX: Final = 5_000
 """Segments that are read for an answer until it ends, even if it has few changes."""
 _REVISIONS_MAX: Final = 100
 

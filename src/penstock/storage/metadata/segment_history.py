@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from penstock.storage.metadata.rows.segments import SegmentRow
     from penstock.storage.metadata.sql_database import Transactions
 
-_TIMES_MAX: Final = 50
+_TIMES_MAX: Final = 100
 """Changed times that are read one by one; of more, those with the smallest gaps are joined."""
 
 # One statement for both databases.
