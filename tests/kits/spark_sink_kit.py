@@ -105,9 +105,16 @@ class KilledQuery:
     def _driver(self) -> Iterator[subprocess.Popen[bytes]]:
         """Run the driver; at the end its whole group of processes is killed."""
         command = [sys.executable, "-m", __name__, self._url, str(self._folder)]
+        # Otherwise Spark starts the `python3` of the path, which may lack Penstock's packages.
+        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
         with (self._folder / "driver.log").open("wb") as log:
             driver = subprocess.Popen(
-                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+                command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
             )
             try:
                 yield driver

@@ -249,13 +249,13 @@ async def test_cursors_of_streams_are_set_listed_and_deleted(
         for revision, rows in ((-1, 0), ("1", 0), (1, None), (True, 0), (2**63, 0)):
             assert await put("a", revision, rows) == 400
         assert await put("a b", now) == 400
-        assert await put("a", now + 9) == 409
+        assert await put("a", now + 9) == 400
         assert (await client.delete(f"{path}/a")).status_code == 200
         gone = await client.delete(f"{path}/a")
         assert (gone.status_code, "its cursors are: b" in gone.json()["error"]) == (404, True)
         for number in range(CURSORS_MAX - 1):
             assert await put(f"c{number}", now) == 200
-        assert await put("d", now) == 409
+        assert await put("d", now) == 400
         assert await put("b", now) == 200
     assert store.stream_cursors.list("y") == []
 
@@ -277,7 +277,7 @@ def test_a_cursor_belongs_to_the_principal_that_has_set_it_first(store: Metadata
     cursors.move("xy", "a", (0, 7), "user:eve", may_manage=False)
     assert [(one.owner, one.rows_behind) for one in cursors.list("x")] == [("user:ann", 4)]
     assert [one.rows_behind for one in cursors.list("x_")] == [6]
-    assert [one.datasource for one in cursors.list()] == ["x", "x/a", "x_", "xy"]
+    assert sorted(one.datasource for one in cursors.list()) == ["x", "x/a", "x_", "xy"]
     assert cursors.delete("x", "a", "user:admin", may_manage=True)
     assert not cursors.delete("x", "a", "user:ann", may_manage=False)
 
@@ -297,7 +297,7 @@ def test_the_command_line_lists_and_deletes_cursors(
         (row,) = orjson.loads(capsys.readouterr().out)
         assert (row["cursor"], row["rows behind"]) == ("copies", 5)
         assert run(["table", "cursor", "delete", "x", "copies", "--yes"]) == 0
-        assert run(["table", "cursor", "delete", "x", "copies", "--yes"]) == exit_codes.NOT_FOUND
+        assert run(["table", "cursor", "delete", "x", "copies", "--yes"]) == exit_codes.FAILED
         assert "its cursors are: none" in capsys.readouterr().err
 
 
