@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import (
+    BindParameter,
     ColumnElement,
     Connection,
     and_,
@@ -265,7 +266,7 @@ def _changed_revisions(
     )
     last = [select(func.max(one)).where(name == datasource) for name, one in columns]
     newest = max(after, *(connection.execute(query).scalar() or 0 for query in last))
-    seen = bindparam("seen")
+    seen: BindParameter[int] = bindparam("seen")
     following = [
         select(func.min(one).label("revision")).where(name == datasource, one > seen)
         for name, one in columns
