@@ -79,7 +79,6 @@ SMALL_MODULES = {
     "services.api.avatica.metadata_queries": "SQL of questions about tables; `routes` is full",
     "segments.delta.delta_schema": "pure; the schema of one format, as that of Iceberg",
     "services.api.delta.delta_routes": "the routes; `delta_tables` has the thread",
-    "services.cli.delta_commands": "one module for each group of commands",
     "services.child_command": "imports the command line, which imports `server_process`",
     "services.cli.flow.commands": "one module for each group of commands",
     "services.cli.imports.commands": "one module for each group of commands",

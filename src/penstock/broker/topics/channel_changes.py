@@ -126,7 +126,7 @@ class ChannelChanges:
     async def _undo_deletion(self, topic: Topic, channel: Channel) -> None:
         # `topic.json` still lists it; messages in flight or not written are redelivered.
         with contextlib.suppress(Exception):
-            await channel.shut()  # also if it was shut: two journals must not write one file
+            await channel.shut()  # shut or not: two journals must not write one file
         await self._attach_again(topic, channel.name)
 
     async def _delete_unused(self, topic: Topic) -> None:

@@ -72,7 +72,11 @@ class BatchProducer:
         return mark_of(self.owner, self.name, self.sequence)
 
     def last_sequence(self, known: Callable[[int], int | None]) -> int | None:
-        """Return its last sequence number from what a queue knows; None: it is not remembered."""
+        """Return its last sequence number in a queue; None: it is not remembered.
+
+        Args:
+            known: Returns the last sequence number that the queue has for a name.
+        """
         found = known(self.mark[0])
         return known(self.name) if found is None else found
 

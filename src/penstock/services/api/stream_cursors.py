@@ -1,8 +1,8 @@
 """Routes of the cursors of streams: how far streams of a datasource have read.
 
-Spark's data source sets one after each micro-batch, if its option `cursor` names it. Whoever may
-read the datasource may set cursors, and change own ones; the right to manage it includes those of
-others.
+Spark's data source sets one after each micro-batch, if its option `cursor` names it. A principal
+with the right to read the datasource may set cursors and change its own; one with the right to
+manage it may change all.
 """
 
 from __future__ import annotations

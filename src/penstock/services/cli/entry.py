@@ -23,7 +23,6 @@ from penstock.core.printable import quoted
 from penstock.services.cli import (
     backups,
     cron,
-    delta_commands,
     exit_codes,
     lookups,
     publish,
@@ -31,6 +30,7 @@ from penstock.services.cli import (
     server,
     sql,
     subscribe,
+    table_commands,
     tls,
     topics,
     traces,
@@ -143,7 +143,7 @@ import_commands.add_to(app)
 supervisors.add_to(app)
 tasks.add_to(app)
 segments.add_to(app)
-delta_commands.add_to(app)
+table_commands.add_to(app)
 rules.add_to(app)
 compaction.add_to(app)
 workers.add_to(app)

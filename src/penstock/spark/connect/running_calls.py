@@ -224,7 +224,7 @@ class RunningCall:
             try:
                 self._on_ignored()
             except BaseException:
-                with self._mutex:  # who planned it may not have noted it yet
+                with self._mutex:  # the thread that planned it may not have noted it yet
                     self._ignored = None  # it is planned again
                 raise
 

@@ -358,7 +358,7 @@ def _batches(
 
 
 class _ColumnValues:
-    """What statistics of Parquet say about the values of a column in a row group."""
+    """Statistics of the values of a column in a row group, as Parquet has them."""
 
     def __init__(self) -> None:
         self.nulls = 0
@@ -398,7 +398,7 @@ def _check_statistics(
     """Check that engines which skip row groups by their statistics do not miss rows.
 
     A column with NaN has no minimum and maximum: Arrow leaves NaN out of them, and for Spark it is
-    the greatest number. Other bounds must be there, because engines may use older fields, or one
+    the greatest number. Other bounds must exist, because engines may use older fields, or one
     bound alone, that Arrow does not show.
     """
     footer = parquet.metadata.row_group(group)

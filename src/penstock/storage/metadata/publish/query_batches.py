@@ -5,8 +5,8 @@ principal whose tasks publish it. So a principal cannot use the id of another on
 higher numbers, after which the batches of the other would count as published, or as too old.
 
 A record is kept for `KEPT_MS` after its last batch, and longer while a task exists that was
-submitted within this time. So whatever is killed, a batch that is repeated within this time is
-recognized. Afterwards the record is deleted, and a repeated batch is a new one.
+submitted within this time. So a batch that is repeated within this time is recognized,
+regardless of kills. Afterwards the record is deleted, and a repeated batch is a new one.
 """
 
 from __future__ import annotations
