@@ -102,6 +102,12 @@ def file(number: int, size: int = 100) -> TableFile:
     )
 
 
+def of_projections(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The log lines of projections, among what other threads may log."""
+    names = "penstock.spark.projections"
+    return [one.getMessage() for one in caplog.records if one.name.startswith(names)]
+
+
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ProjectionBuilderWorld]:
     def made(**options: float) -> ProjectionBuilderWorld:
@@ -179,7 +185,7 @@ def test_a_full_disk_is_told_once_and_ends_the_making_for_a_while(
             world.request(*range(6))
     assert len(world.jobs) == tries
     assert world.counts() == (0, 2, 4)
-    (line,) = caplog.messages
+    (line,) = of_projections(caplog)
     assert line == (
         "projection p of datasource d could not be built; queries read the rows: no space left"
     )
@@ -237,7 +243,7 @@ def test_of_a_store_that_the_jvm_cannot_read_nothing_is_made(
     world.maker.work()
     assert world.jobs == []
     assert world.counts() == (0, 2, 1)
-    (line,) = caplog.messages
+    (line,) = of_projections(caplog)
     assert "Spark's JVM has no driver" in line
 
 
