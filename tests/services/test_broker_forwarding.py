@@ -32,6 +32,7 @@ from tests.harness.metadata_kit import open_metadata
 from tests.services.places_kit import FixedPlaces
 
 pytestmark = pytest.mark.anyio
+OF_NO_SCRIPT = {"application/json", "application/octet-stream"}
 RULES = """
 [roles.clicks]
 allow = ["read,write topic:clicks", "read channel:clicks/*"]
@@ -154,6 +155,17 @@ async def test_readers_that_wait_do_not_hold_up_other_requests(
         statuses = [(await one).status_code for one in waiting]
         assert statuses.count(200) == BROKER_REQUESTS_OF_ONE_MAX
         assert set(statuses) == {200, 429}
+
+
+async def test_a_message_cannot_run_as_a_script_of_the_console(rig: Rig) -> None:
+    await rig.ask("admin", "POST", "/pub?topic=clicks&durable=1", b"alert(1)")
+    shown = await rig.ask("admin", "GET", "/message?topic=clicks&offset=0&partition=0")
+    refused = await rig.ask("publisher", "GET", "/message?topic=clicks&offset=0&partition=0")
+    assert (shown.status_code, shown.content, refused.status_code) == (200, b"alert(1)", 403)
+    for answer in (shown, refused):
+        assert answer.headers["content-type"].split(";")[0] in OF_NO_SCRIPT
+        # Otherwise a browser runs a script whatever its type.
+        assert answer.headers["x-content-type-options"] == "nosniff"
 
 
 async def test_errors_keep_their_description(rig: Rig) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import getpass
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import cycle
 from pathlib import Path
 
@@ -347,6 +347,21 @@ async def test_too_many_streams_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
         assert await one.event() is not None
         async with streamed(port, "watch=/number") as two:
             assert (await two.start())["status"] == 503
+
+
+@pytest.mark.parametrize(("limit", "status"), [("STREAMS_MAX", 503), ("STREAMS_OF_ONE_MAX", 429)])
+async def test_streams_that_begin_at_once_do_not_pass_the_limit(
+    limit: str, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_answers, limit, 2)
+    port = Port()
+    async with AsyncExitStack() as opened:
+        streams = [
+            await opened.enter_async_context(streamed(port, "watch=/number")) for _ in range(5)
+        ]
+        found = [(await one.start())["status"] for one in streams]
+        assert sorted(found) == [200, 200, status, status, status]
+    await until(lambda: port.live.streams == 0)
 
 
 async def test_one_principal_does_not_take_the_streams_of_all(

@@ -1,11 +1,11 @@
 """Common parts of all HTTP applications: limits, errors and status routes.
 
-Owns the body size limit, the translation of errors into Druid's response format, the routes below
-`/status` and `/metrics`, the JSON helpers for bodies and query parameters, and the advice for Druid
-paths that Penstock does not serve (the page on Druid lists the same paths). Does not own the routes
-of a single application, the principal of a request (`request_access`), and the rights that it needs
-(`access_rules`). Host names, origins and header sizes are checked before
-(`penstock.broker.http_server`).
+Owns the body size limit, the header against guessed types, the translation of errors into Druid's
+response format, the routes below `/status` and `/metrics`, the JSON helpers for bodies and query
+parameters, and the advice for Druid paths that Penstock does not serve (the page on Druid lists the
+same paths). Does not own the routes of a single application, the principal of a request
+(`request_access`), and the rights that it needs (`access_rules`). Host names, origins and header
+sizes are checked before (`penstock.broker.http_server`).
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ _REPORTS_INVALID: Final = "penstock.reports_invalid"  # in the scope of a reques
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _FRONT_PAGE: Final = f"{MANUAL}/".encode()
+_NO_SNIFF: Final = (b"x-content-type-options", b"nosniff")
 
 
 class JsonResponse(Response):
@@ -176,6 +177,27 @@ class SlashAtEnd:
                 path = scope["path"][: len(kept) - len(raw)]
                 scope = {**scope, "path": path, "raw_path": kept}
         await self._app(scope, receive, send)
+
+
+class NoSniff:
+    """Adds `X-Content-Type-Options: nosniff` to each answer.
+
+    Answers have bytes that users sent, such as messages. Without the header, a browser would run
+    such an answer as a script of this server, which the policy of the console allows.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, and its answer with the header."""
+
+        async def marked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), _NO_SNIFF]}
+            await send(message)
+
+        await self._app(scope, receive, marked)
 
 
 def _too_large(limit_bytes: int) -> str:
@@ -347,6 +369,7 @@ def application(
     app = Starlette(
         routes=every,
         middleware=[
+            Middleware(NoSniff),
             Middleware(SlashAtEnd),
             *outside,
             Middleware(Authentication, control=access, accepts_sessions=accepts_sessions),

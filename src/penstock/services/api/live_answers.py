@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -48,7 +48,7 @@ from penstock.core.whole_numbers import int64_of
 from penstock.services.api.request_access import access_of
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Scope
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _logger = logging.getLogger(__name__)
 
@@ -127,6 +127,25 @@ class _Watch:
         event.set()
 
 
+class _Stream(StreamingResponse):
+    """The answer with the events of one stream.
+
+    Args:
+        events: The events.
+        ended: Called at its end, even if the client has gone before the first event.
+    """
+
+    def __init__(self, events: AsyncIterator[bytes], ended: Callable[[], None]) -> None:
+        super().__init__(events, media_type="text/event-stream", headers=_HEADERS)
+        self._ended = ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._ended()
+
+
 _Key: TypeAlias = tuple[Principal, str, float]
 """The principal, the path and the interval of a watch."""
 
@@ -198,11 +217,15 @@ class LiveAnswers:
                 f" {PATHS_OF_ONE_MAX}: close other pages of the console"
             )
         self._loop = asyncio.get_running_loop()
-        return StreamingResponse(
-            self._events(request, list(zip(paths, intervals, strict=True))),
-            media_type="text/event-stream",
-            headers=_HEADERS,
-        )
+        # Counted before anything waits: otherwise streams that begin at once pass the limits.
+        changed = asyncio.Event()
+        self._streams[changed] = own
+        watches = [
+            self._joined(request, path, each_s, changed)
+            for path, each_s in zip(paths, intervals, strict=True)
+        ]
+        ended = partial(self._ended, watches, changed)
+        return _Stream(self._events(watches, changed), ended)
 
     def _intervals(self, request: Request, paths: int) -> list[float]:
         """Return the interval of each path. Raises InvalidRequest."""
@@ -217,34 +240,31 @@ class LiveAnswers:
         return [*found, *[self._interval_s] * (paths - len(found))]
 
     async def _events(
-        self, request: Request, wanted: list[tuple[str, float]]
+        self, watches: Sequence[_Watch], changed: asyncio.Event
     ) -> AsyncIterator[bytes]:
-        changed = asyncio.Event()
-        self._streams[changed] = access_of(request).principal.id
-        watches = [self._joined(request, path, each_s, changed) for path, each_s in wanted]
         sent = [0] * len(watches)
-        try:
-            yield _KEEP_ALIVE  # the browser learns that the stream is open
-            while not self._closed:
-                changed.clear()
-                for index, watch in enumerate(watches):
-                    if (refused := watch.refused.get(changed)) is not None:
-                        yield _event(index, refused)
+        yield _KEEP_ALIVE  # the browser learns that the stream is open
+        while not self._closed:
+            changed.clear()
+            for index, watch in enumerate(watches):
+                if (refused := watch.refused.get(changed)) is not None:
+                    yield _event(index, refused)
+                    return
+                if watch.answer is not None and watch.number != sent[index]:
+                    sent[index] = watch.number
+                    yield _event(index, watch.answer)
+                    if watch.answer.status == 401:
                         return
-                    if watch.answer is not None and watch.number != sent[index]:
-                        sent[index] = watch.number
-                        yield _event(index, watch.answer)
-                        if watch.answer.status == 401:
-                            return
-                try:
-                    async with asyncio.timeout(KEEP_ALIVE_S):
-                        await changed.wait()
-                except TimeoutError:
-                    yield _KEEP_ALIVE
-        finally:
-            self._streams.pop(changed, None)
-            for watch in set(watches):
-                self._left(watch, changed)
+            try:
+                async with asyncio.timeout(KEEP_ALIVE_S):
+                    await changed.wait()
+            except TimeoutError:
+                yield _KEEP_ALIVE
+
+    def _ended(self, watches: Sequence[_Watch], changed: asyncio.Event) -> None:
+        self._streams.pop(changed, None)
+        for watch in set(watches):
+            self._left(watch, changed)
 
     def _joined(self, request: Request, path: str, each_s: float, changed: asyncio.Event) -> _Watch:
         """Return the watch of a path, which begins with its first stream."""

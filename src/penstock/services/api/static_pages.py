@@ -32,7 +32,6 @@ SITE: Final = Path(__file__).parents[1] / "site"
 BUNDLE: Final = Path(__file__).parents[1] / "console"
 
 _HEADERS: Final = {
-    "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     # A browser asks again each time, and gets a short answer if nothing has changed: files of the
     # next version have the same names.

@@ -148,7 +148,7 @@ class QueueEndpoints:
         # Never of another type: a browser must not show content as a page of this server.
         return Response(
             found.data,
-            headers={"Content-Disposition": "attachment", "X-Content-Type-Options": "nosniff"},
+            headers={"Content-Disposition": "attachment"},
             media_type="application/octet-stream",
         )
 
