@@ -455,7 +455,8 @@ def test_columns_of_the_named_datasource_are_completed(console: Console) -> None
 
     console.page.route("**/druid/v2/sql", answer)
     console.open("sql")
-    console.write("SELECT count(*) FROM orders WHERE orde")
+    console.write("SELECT count(*) FROM orders WHERE ord")
+    console.page.get_by_label("statement", exact=True).press_sequentially("e")
     expect(console.page.get_by_role("option", name="order_id")).to_be_visible()
     expect(console.page.get_by_role("option", name="order_of_parcel")).to_have_count(0)
     # A name that is no plain name is quoted.
