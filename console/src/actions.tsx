@@ -1,5 +1,5 @@
 // Buttons that change something: what is lost is confirmed before, errors are shown beside them.
-import { isValidElement, type ComponentChildren, type JSX } from "preact";
+import { isValidElement, type ComponentChildren, type JSX, type TargetedKeyboardEvent } from "preact";
 import { useEffect, useId, useRef, useState } from "preact/hooks";
 
 import { ErrorBox } from "./ui";
@@ -82,6 +82,12 @@ export function Action({ label, run, about, confirm, disabled, hint }: ActionPro
       {error && <ErrorBox error={error} />}
     </div>
   );
+}
+
+/** Presses the button of a bar when Enter is pressed in one of its fields. */
+export function pressOnEnter(event: TargetedKeyboardEvent<HTMLElement>): void {
+  if (event.key !== "Enter" || event.isComposing || !(event.target instanceof HTMLInputElement)) return;
+  event.currentTarget.querySelector<HTMLButtonElement>("button:enabled")?.click();
 }
 
 /** Moves the focus to the page if what had it is no longer there. */

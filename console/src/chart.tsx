@@ -14,10 +14,17 @@ const HEIGHT = 260;
 const DAY_MS = 86_400_000;
 /** Pixels between two times on the axis: the width of a date. */
 const TIME_PX = 90;
+const CHARACTER_PX = 8;
 const COLOURS = ["--accent", "--busy", "--warn", "--good", "--bad", "--quiet"];
 
 function colour(name: string): string {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+/** Room for the labels of an axis of values, which may be as long as 9,007,199,254,740,993. */
+function widthOf(labels: string[] | null): number {
+  const longest = Math.max(0, ...(labels ?? []).map((one) => one.length));
+  return Math.max(70, 20 + longest * CHARACTER_PX);
 }
 
 function around(min: number, max: number, points: number): [number, number] {
@@ -84,7 +91,7 @@ export function Chart({
                   times.map((at, index) => tick(at, times[index - 1], every)),
               }
             : axis,
-          { ...axis, size: 70 },
+          { ...axis, size: (_: uPlot, labels: string[] | null) => widthOf(labels) },
         ],
         series: [
           isTime ? { label: "time (UTC)", value: "{YYYY}-{MM}-{DD} {HH}:{mm}:{ss}" } : { label: "" },
@@ -93,7 +100,12 @@ export function Chart({
             stroke: colour(COLOURS[index % COLOURS.length] ?? "--accent"),
             width: 1.5,
             ...(bars && uPlot.paths.bars
-              ? { paths: uPlot.paths.bars({ size: [0.7] }), fill: colour("--accent"), points: { show: false } }
+              ? {
+                  // Each series is narrower than the one before it, which it would hide otherwise.
+                  paths: uPlot.paths.bars({ size: [0.7 * (1 - index / series.length)] }),
+                  fill: colour(COLOURS[index % COLOURS.length] ?? "--accent"),
+                  points: { show: false },
+                }
               : {}),
           })),
         ],

@@ -3,7 +3,7 @@ import type { JSX } from "preact";
 
 import type { InputSample } from "./answers";
 import { count, exactly, size } from "./format";
-import { NO_COLUMN, type LoadColumn, type Shape, type TimeSpec } from "./load_spec";
+import { NO_COLUMN, type LoadColumn, type Shape, type Source, type TimeSpec } from "./load_spec";
 import { State, Table, type Column } from "./ui";
 
 const TYPES = ["string", "long", "double", "float", "json"];
@@ -18,8 +18,10 @@ const FORMATS: [string, string][] = [
 const TIME_FORMATS = ["iso", "auto", "posix", "millis", "micro", "nano", "dd.MM.yyyy HH:mm", "MM/dd/yyyy", "yyyyMMdd"];
 const NAME_SHOWN = 60;
 const COLUMNS_LISTED = 300;
+const NUMBERS = ["long", "double", "float"];
 
 interface Props {
+  source: Source;
   sample: InputSample;
   shape: Shape;
   isBusy: boolean;
@@ -28,13 +30,13 @@ interface Props {
   onFormat: (format: Shape["format"]) => void;
 }
 
-export function ShapeRows({ sample, shape, isBusy, onShape, onFormat }: Props): JSX.Element {
+export function ShapeRows({ source, sample, shape, isBusy, onShape, onFormat }: Props): JSX.Element {
   const { read, files } = sample;
   return (
     <>
       <p role="status">
         {isBusy && <State tone="busy">reading …</State>}{" "}
-        {files.count > 1 ? `${count(files.count)}${files.allCounted ? "" : " or more"} files` : files.first},{" "}
+        {files.count > 1 ? `${count(files.count)}${files.allCounted ? "" : " or more"} files` : nameOf(source, files.first)},{" "}
         {size(files.bytes)}. {read.whole ? "All" : "The first"} {exactly(read.rows + read.bad, "row")} {read.rows + read.bad === 1 ? "was" : "were"} read
         {read.bad > 0 && `, of which ${count(read.bad)} cannot be parsed`}.
       </p>
@@ -74,11 +76,19 @@ export function ShapeRows({ sample, shape, isBusy, onShape, onFormat }: Props): 
   );
 }
 
+/** The rows of a topic and pasted rows are sent as a text, which the server calls inline. */
+function nameOf(source: Source, file: string): string {
+  if (source.topic !== undefined) return `topic ${source.topic}`;
+  return source.input["type"] === "inline" ? "pasted text" : file;
+}
+
 type Numbered = { row: Record<string, unknown>; index: number };
 
 function columnsOf(sample: InputSample): Column<Numbered>[] {
   // In the order of the file: the properties of an object would put names such as "1" first.
   const first = sample.rows[0] ?? {};
+  // The types decide: a long integer may come as a text, which keeps its digits.
+  const numbers = new Set(sample.dimensions.filter((one) => NUMBERS.includes(one.type)).map((one) => one.name));
   const all = ["__time", ...sample.dimensions.map((one) => one.name)];
   const names = all.filter((name) => Object.hasOwn(first, name));
   return names.map((name, index) => ({
@@ -88,7 +98,7 @@ function columnsOf(sample: InputSample): Column<Numbered>[] {
       if (value === null || value === undefined) return <span class="quiet">null</span>;
       return name === "__time" ? <span class="nowrap">{String(value)}</span> : String(value);
     },
-    right: typeof first[name] === "number" || typeof first[name] === "bigint",
+    right: numbers.has(name),
   }));
 }
 

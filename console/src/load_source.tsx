@@ -2,7 +2,7 @@
 import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 
-import { Action } from "./actions";
+import { Action, pressOnEnter } from "./actions";
 import type { Peek, PeekedMessage, TopicList } from "./answers";
 import { BROKER, get, withParams } from "./api";
 import { laidOutJson } from "./exact_json";
@@ -305,7 +305,7 @@ function FromTopic({ onChosen }: { onChosen: (source: Source) => void }): JSX.El
   return (
     <>
       {error && <ErrorBox error={error} />}
-      <div class="bar">
+      <div class="bar" onKeyDown={pressOnEnter}>
         <label>
           topic{" "}
           <input list="topics" value={topic} onInput={(event) => setTopic(event.currentTarget.value)} />

@@ -2,7 +2,13 @@
 //
 // It is a file of its own, which only the SQL page loads. Its styles are in a shadow root, as sheets
 // that a script makes, because the policy of the page allows no inline styles.
-import { autocompletion, closeBrackets, completionKeymap } from "@codemirror/autocomplete";
+import {
+  autocompletion,
+  closeBrackets,
+  completionKeymap,
+  type CompletionContext,
+  type CompletionResult,
+} from "@codemirror/autocomplete";
 import { defaultKeymap, history, historyKeymap } from "@codemirror/commands";
 import { sql, SQLDialect } from "@codemirror/lang-sql";
 import { bracketMatching, HighlightStyle, syntaxHighlighting } from "@codemirror/language";
@@ -139,6 +145,7 @@ export function makeEditor(
         closeBrackets(),
         autocompletion(),
         sql({ dialect, schema: names.tables }),
+        dialect.language.data.of({ autocomplete: (context: CompletionContext) => columnsFor(context, names.tables) }),
         syntaxHighlighting(colours),
         errors,
         look,
@@ -158,6 +165,26 @@ export function makeEditor(
     setError: (place) => view.dispatch({ effects: markError.of(rangeOf(view, place)) }),
     destroy: () => view.destroy(),
   };
+}
+
+/** Columns of the datasources that the statement names, or of all until it names one.
+ *
+ * The completion of the language offers columns only behind the name of a datasource and a dot.
+ */
+function columnsFor(context: CompletionContext, tables: Names["tables"]): CompletionResult | null {
+  const word = context.matchBefore(/[\w.]+/);
+  if (word === null || word.text.includes(".")) return null;
+  const words = new Set(context.state.doc.toString().split(/[^\w.-]+/));
+  const named = Object.keys(tables).filter((table) => words.has(table));
+  const from = named.length > 0 ? named : Object.keys(tables);
+  const columns = new Set(from.flatMap((table) => tables[table] ?? []));
+  const options = [...columns].map((label) => ({
+    label,
+    type: "property",
+    apply: /^[A-Za-z_]\w*$/.test(label) ? label : `\`${label.replaceAll("`", "``")}\``,
+    boost: 1,
+  }));
+  return { from: word.from, options, validFor: /^\w*$/ };
 }
 
 /** Replaces selected text by what is typed.

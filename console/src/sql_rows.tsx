@@ -39,7 +39,7 @@ export function Rows({
         <thead>
           <tr>
             {result.columns.map((name, index) => (
-              <th key={index} scope="col" title={result.types[index]}>
+              <th key={index} scope="col" title={result.types[index]} class={isNumber(result.rows[0]?.[index]) ? "right" : ""}>
                 {name}
               </th>
             ))}
@@ -55,7 +55,7 @@ export function Rows({
           {result.rows.slice(first, last).map((row, index) => (
             <tr key={first + index} style={{ height: `${ROW_PX}px` }}>
               {row.map((value, column) => (
-                <td key={column} class={typeof value === "number" || typeof value === "bigint" ? "right" : ""}>
+                <td key={column} class={isNumber(value) ? "right" : ""}>
                   {cell(value)}
                 </td>
               ))}
@@ -71,6 +71,10 @@ export function Rows({
       </table>
     </div>
   );
+}
+
+function isNumber(value: unknown): boolean {
+  return typeof value === "number" || typeof value === "bigint";
 }
 
 function traceLink(href: string | undefined): JSX.Element | string {

@@ -429,6 +429,8 @@ def test_integers_keep_their_digits(console: Console) -> None:
     rows = console.page.get_by_role("region", name="rows")
     expect(rows.locator("td").first).to_have_text(str(LONG))
     expect(rows.locator("td").nth(1)).to_have_text(f"[-{LONG},7]")
+    # A number and its heading are at the same side of the column.
+    expect(rows.locator("th").first).to_have_class("right")
     files = {}
     for name in ("CSV", "JSON"):
         with console.page.expect_download() as found:
@@ -438,6 +440,29 @@ def test_integers_keep_their_digits(console: Console) -> None:
     assert files["CSV"].splitlines()[1] == f'{LONG},"[-{LONG},7]"'
     console.page.get_by_role("button", name="numbers").click()
     expect(console.page.locator("dl.large")).to_contain_text(f"{LONG:,}")
+
+
+def test_columns_of_the_named_datasource_are_completed(console: Console) -> None:
+    answers = {
+        "SHOW TABLES": [{"tableName": "orders"}, {"tableName": "parcels"}],
+        "SHOW FUNCTIONS": [{"function": "abs"}],
+        "DESCRIBE `orders`": [{"col_name": "order_id"}, {"col_name": "order day"}],
+        "DESCRIBE `parcels`": [{"col_name": "order_of_parcel"}],
+    }
+
+    def answer(route: Route) -> None:
+        route.fulfill(json=answers[route.request.post_data_json["query"]])
+
+    console.page.route("**/druid/v2/sql", answer)
+    console.open("sql")
+    console.write("SELECT count(*) FROM orders WHERE ord")
+    console.page.get_by_label("statement", exact=True).press_sequentially("e")
+    expect(console.page.get_by_role("option", name="order_id")).to_be_visible()
+    expect(console.page.get_by_role("option", name="order_of_parcel")).to_have_count(0)
+    # A name that is no plain name is quoted.
+    console.page.get_by_role("option", name="order day").click()
+    editor = console.page.get_by_label("statement", exact=True)
+    expect(editor).to_have_text("SELECT count(*) FROM orders WHERE `order day`")
 
 
 def test_an_answer_that_is_cut_off_is_an_error(console: Console) -> None:

@@ -175,8 +175,8 @@ export function YamlCard({ revision, name }: { revision: number; name: string })
           confirm={{
             question:
               changes.length === 0
-                ? `Store the comments of flow ${name}?`
-                : `Apply ${counted(changes.length, "change")} to flow ${name}?`,
+                ? "Store the comments of the flow?"
+                : `Apply ${counted(changes.length, "change")} to the flow?`,
             lost: () => <Lost changes={changes} found={found} />,
           }}
           run={apply}

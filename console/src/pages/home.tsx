@@ -334,7 +334,11 @@ function NewData({ found }: { found: DatasourcePage }): JSX.Element {
       caption="datasources"
       rows={found.datasources}
       keyOf={(row) => row.name}
-      none="There is no datasource yet. A supervisor or a task makes one."
+      none={
+        <>
+          There is no datasource yet. A supervisor or a task makes one: <a href={link(["load"])}>load data</a>.
+        </>
+      }
       columns={[
         {
           title: "datasource",

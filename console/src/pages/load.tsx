@@ -113,6 +113,7 @@ export function Load(): JSX.Element {
             {error && <ErrorBox error={error} />}
             {sample && shape ? (
               <ShapeRows
+                source={source}
                 sample={sample}
                 shape={shape}
                 isBusy={isBusy}

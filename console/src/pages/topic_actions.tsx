@@ -2,7 +2,7 @@
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 
-import { Action } from "../actions";
+import { Action, pressOnEnter } from "../actions";
 import type { Channel, Seek, Topic } from "../answers";
 import { BROKER, post, postForHeaders, withParams } from "../api";
 import { count, exactly, size } from "../format";
@@ -96,7 +96,7 @@ function CreateChannel({ topic }: { topic: string }): JSX.Element {
   const create = (): Promise<unknown> =>
     post(withParams(`${BROKER}/channel/create`, { topic, channel: name })).then(() => `created ${name}`);
   return (
-    <span class="bar group">
+    <span class="bar group" onKeyDown={pressOnEnter}>
       <label>
         new channel{" "}
         <input value={name} maxLength={64} onInput={(event) => setName(event.currentTarget.value)} />
@@ -114,7 +114,7 @@ export function CreateTopic(): JSX.Element {
   return (
     <details class="form">
       <summary>create a topic</summary>
-      <div class="bar">
+      <div class="bar" onKeyDown={pressOnEnter}>
         <label>
           name <input value={name} maxLength={64} onInput={(event) => setName(event.currentTarget.value)} />
         </label>
@@ -202,6 +202,15 @@ export interface Published {
   offset: number;
 }
 
+/** Throws an Error, which is shown beside the button, unless the text is valid JSON. */
+function checkJson(text: string): void {
+  try {
+    JSON.parse(text);
+  } catch (error) {
+    throw new Error(`not published, because the message is not valid JSON: ${(error as Error).message}`);
+  }
+}
+
 /** Publishes one message. */
 export function Publish({
   topic,
@@ -214,7 +223,7 @@ export function Publish({
   const [isJson, setJson] = useState(true);
   const [deferS, setDefer] = useState("");
   async function publish(): Promise<JSX.Element | string> {
-    if (isJson) JSON.parse(text); // its error is shown beside the button
+    if (isJson) checkJson(text);
     const defer = deferS === "" ? undefined : Math.round(Number(deferS) * 1_000);
     // A batch of one: the answer to a single message does not name its offset.
     const headers = await (defer
