@@ -372,7 +372,7 @@ def shared_penstock(
         "PENSTOCK_REACHABLE_HOSTS": LISTED,
     }
     # A name that a URL, a shell or a list must escape.
-    with serving(tmp_path_factory.mktemp("a b#ü%20%") / "data", variables) as made:
+    with serving(tmp_path_factory.mktemp("a b#ü% 20%") / "data", variables) as made:
         yield made
 
 

@@ -99,7 +99,7 @@ def test_pages_run_under_the_policy_and_load_nothing_from_elsewhere(
     assert len(names) > 3
     for name in names:
         visit.open(server + name)
-        visit.page.wait_for_load_state("networkidle")
+        visit.page.evaluate("new Promise((idle) => requestIdleCallback(idle))")
         assert visit.reports == [], name
     assert len(visit.requests) > len(names)
     assert [url for url in visit.requests if not url.startswith(server)] == []

@@ -154,7 +154,7 @@ def test_a_principal_with_a_row_filter_sees_that_the_datasource_exists(
     found = api.get(OWN, headers=headers).json()
     assert found == {"found": 1, "datasources": [{"name": "clicks", "isLimited": True}]}
     fresh = api.get(f"{OWN}?order=newest&sums=true", headers=headers).json()
-    sums = {"datasources": 1, "segments": 0, "bytes": 0}
+    sums = {"datasources": 1, "segments": 0, "bytes": 0, "newestRow": None}
     assert fresh == {**found, "sums": sums}
     assert api.get(f"{OWN}/clicks", headers=headers).json() == found["datasources"][0]
     assert api.get(f"{OWN}/views", headers=headers).status_code == 403

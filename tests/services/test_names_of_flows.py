@@ -15,7 +15,8 @@ from tests.services import test_flow_api
 from tests.services.test_flow_api import FLOW, ApiClient, put
 from tests.services.test_names_of_apis import HOSTILE, NFC, NFD
 
-client = test_flow_api.client  # the fixture
+flow = test_flow_api.flow  # the fixtures
+client = test_flow_api.client
 # Parameters that take a name of a component, a connection, an attribute or a file.
 NAMES = ("target", "connection", "component", "attribute", "value", "file")
 

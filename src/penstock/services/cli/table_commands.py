@@ -14,7 +14,7 @@ from penstock.services.cli.output import confirm, echo, print_json, print_rows, 
 from penstock.services.json_values import objects, part, whole
 
 table_app = typer.Typer(
-    help="Datasources as tables of other engines, and the streams that read them.",
+    help="Delta tables of datasources, and cursors of streams.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
