@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-NAME = "a b#ü%20%"
+NAME = "a b#ü% 20%"
 
 
 @pytest.fixture(scope="session")
