@@ -1,7 +1,7 @@
 """Attacks with the token of a task: its actions name segments, files and addresses of others.
 
-The attacker sends any action, and has no access to a disk. What it publishes or announces becomes
-rows of its datasource, which it may then query.
+The attacker sends any action, and has no access to a disk. The files that it publishes or
+announces become rows of its datasource, which it may then query.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ Found = TypeVar("Found")
 
 
 def until(condition: Callable[[], Found]) -> Found:
-    """Wait until something is there, and return it: a moment later it may be gone."""
+    """Wait until the condition returns something, and return it: it may disappear at once."""
     pause, end_s = threading.Event(), time.monotonic() + 120
     while time.monotonic() < end_s:
         if found := condition():

@@ -48,7 +48,7 @@ class Overlord(JsonClient):
         self.asked.release()
         assert self.may_answer.wait(60)
         if self.is_down:
-            raise Unavailable("the overlord is not there")
+            raise Unavailable("the overlord does not answer")
         if method == "POST":
             self.submitted.append(path)
             return {}
@@ -146,7 +146,7 @@ def test_a_deep_storage_that_does_not_answer_leaves_the_outcome_unknown(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_name: str) -> None:
-        raise StorageUnavailable("the store is not there")
+        raise StorageUnavailable("the store does not answer")
 
     monkeypatch.setattr(world.tables, "version", fail)
     answer = world.commit()

@@ -184,7 +184,7 @@ def ports_refuse_another_user(pids: Callable[[], Sequence[int]], connect: int, s
         found = [sum(kind in one for one in commands.values()) for kind in KINDS]
         return found == [1, 2, 1, 2]
 
-    # A process that starts another one is there twice for a moment.
+    # A process that starts another one is listed twice for a moment.
     until("the processes of Spark", has_all_of_spark)
     assert not any(secret in command for command in commands.values())
     ports = ports_of(pid for pid, one in commands.items() if "org.apache.spark" in one)

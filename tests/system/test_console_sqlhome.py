@@ -459,7 +459,7 @@ def test_columns_of_the_named_datasource_are_completed(console: Console) -> None
     console.page.get_by_label("statement", exact=True).press_sequentially("e")
     expect(console.page.get_by_role("option", name="order_id")).to_be_visible()
     expect(console.page.get_by_role("option", name="order_of_parcel")).to_have_count(0)
-    # A name that is no plain name is quoted.
+    # A name with a space is quoted.
     console.page.get_by_role("option", name="order day").click()
     editor = console.page.get_by_label("statement", exact=True)
     expect(editor).to_have_text("SELECT count(*) FROM orders WHERE `order day`")

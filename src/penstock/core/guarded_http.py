@@ -71,8 +71,8 @@ class _GuardedBackend(httpcore.SyncBackend):
     def connect_unix_socket(
         self,
         path: str,  # noqa: ARG002 - of the base class, as the others
-        timeout: float | None = None,  # noqa: ARG002
-        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,  # noqa: ARG002
+        timeout: float | None = None,  # noqa: ARG002 - as above
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,  # noqa: ARG002 - as above
     ) -> httpcore.NetworkStream:
         raise httpcore.UnsupportedProtocol("URLs of users lead to no Unix sockets")
 
