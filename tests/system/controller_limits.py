@@ -45,7 +45,7 @@ _may_go_on = threading.Event()
 
 
 def content_of(number: int) -> bytes:
-    """Return a content that starts with the number, from `FIRST` on."""
+    """Return a content that starts with the number; from `FIRST` on, wait for the test."""
     if number >= FIRST:
         _may_go_on.wait()
     return b"%d " % number + b"x" * CONTENT_BYTES
