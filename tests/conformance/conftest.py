@@ -97,7 +97,7 @@ def analysts(shared_penstock: LocalPenstock, flight_address: str) -> World:
 def plain_penstock(
     tmp_path_factory: pytest.TempPathFactory, shared_spark: str
 ) -> Iterator[LocalPenstock]:
-    """A Penstock in a folder that engines can open: that of `shared_penstock` has an escape."""
+    """A Penstock in a folder whose name the commands of the manual can hold as it is."""
     folder = tmp_path_factory.mktemp("plain")
     with serving(folder / "data", {"PENSTOCK_SPARK_CONNECT": shared_spark}) as made:
         yield made

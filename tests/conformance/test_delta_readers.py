@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from penstock.core.errors import InvalidRequest
 from penstock.segments.delta import table_log
 from penstock.testing.server import LocalPenstock
 from tests.conformance.analysts_kit import ROWS, ingestion
@@ -140,13 +139,10 @@ def test_engines_read_the_rows_of_sql_after_each_change(
         readers.ask("version", table.location)
 
 
-@pytest.mark.system
-def test_a_folder_that_engines_would_not_find_is_refused(
-    shared_penstock: LocalPenstock, readers: Client, tmp_path: Path
+def test_engines_do_not_find_a_folder_whose_name_has_an_escape(
+    readers: Client, tmp_path: Path
 ) -> None:
-    shared_penstock.run_task(spec(DAY_ROWS))
-    with pytest.raises(InvalidRequest, match="decode %20 in the path"):
-        shared_penstock.api.post(PATH)
+    """So such a table is refused: `tests/segments/test_delta_tables.py`."""
     world = DeltaWorld(tmp_path / "a%20b")
     world.folder.mkdir()
     world.add(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -101,24 +101,26 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield made
 
 
-def refused(world: World, table: str) -> httpx.Response:
+def refused(world: World, waiting: list[Future[httpx.Response]], table: str) -> httpx.Response:
     """Send commits until one is refused: those before may still be on their way to the router."""
-    for number in range(100, 200):
-        sent = world.senders.submit(world.commit, table, number)
-        try:
-            answer = sent.result(0.2)
-        except TimeoutError:
-            continue
-        if answer.status_code == 503:
-            return answer
-    raise AssertionError("no commit is refused")
+    sent = set(waiting)
+    for number in range(100, 100 + COMMITS_MAX - len(sent)):
+        sent.add(world.senders.submit(world.commit, table, number))
+        ended, sent = wait(sent, timeout=1, return_when=FIRST_COMPLETED)
+        if ended:
+            break
+    else:
+        ended, _ = wait(sent, timeout=60, return_when=FIRST_COMPLETED)
+    answer = next(iter(ended)).result()
+    assert answer.status_code == 503
+    return answer
 
 
 def test_commits_of_one_table_leave_room_for_others_and_for_reads(world: World) -> None:
     world.publish(DAY, 200, name="other")
     world.overlord.may_answer.clear()
     waiting = world.begin("clicks", TABLE_COMMITS_MAX)
-    answer = refused(world, "clicks")
+    answer = refused(world, waiting, "clicks")
     assert answer.headers["Retry-After"] == str(CommitsFull.retry_after_s)
     assert answer.json()["error"]["type"] == "ServiceUnavailableException"
     assert "of this table" in answer.json()["error"]["message"]

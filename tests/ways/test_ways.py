@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import cohesion
-from tests.ways.ways import RUNNERS, SOURCE, WAYS, trace
+from tests.ways.ways import RUNNERS, SOURCE, WAYS, trace_alone
 
 # The maximum of several measured runs, plus one: the order of threads decides whether a task's log
 # is uploaded, and the broker's timers run, during the way. Decision 64 has the aims, which are 35,
@@ -48,13 +48,13 @@ def test_no_two_modules_import_each_other() -> None:
 def test_a_way_crosses_no_more_modules_than_before(name: str, tmp_path: Path) -> None:
     first, second = (tmp_path / number for number in ("first", "second"))
     first.mkdir()
-    way = trace(name, first)
+    way = trace_alone(name, first)
     modules, pairs = LIMITS[name]
     crossed = way.modules
     if len(crossed) > modules:
         # A timer that was due meanwhile, on a machine under load, belongs to no way.
         second.mkdir()
-        crossed &= trace(name, second).modules
+        crossed &= trace_alone(name, second).modules
     assert len(crossed) <= modules, sorted(crossed)
     assert len(way.pairs) <= pairs, way.pairs
     assert not {ring for ring in way.rings if ring not in RINGS}

@@ -1,7 +1,8 @@
 """Traces which modules one task, FlowFile, batch, event or message passes through.
 
 `PYTHONPATH=scripts python -m tests.ways.ways` prints for each of five ways the modules that ran,
-and the pairs of modules that call each other directly in both directions. Calls are recorded by
+and the pairs of modules that call each other directly in both directions; with the name of a way
+and a folder, everything about this one as JSON. Calls are recorded by
 `sys.setprofile`; a call counts if both frames belong to `penstock`, and the code of a module's
 import does not count.
 
@@ -12,8 +13,11 @@ of their callers, so a call back through one of them is not a pair. Those are co
 
 from __future__ import annotations
 
+import json
+import os
 import socket
 import struct
+import subprocess
 import sys
 import tempfile
 import threading
@@ -236,8 +240,25 @@ def trace(name: str, folder: Path) -> Way:
         return WAYS[name](folder, tracer)
 
 
+def trace_alone(name: str, folder: Path) -> Way:
+    """Run one way in a process of its own: threads of other tests would be recorded, too.
+
+    Raises:
+        CalledProcessError: The way failed, and has printed why.
+    """
+    command = [sys.executable, "-m", "tests.ways.ways", name, str(folder)]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    printed = subprocess.run(command, check=True, env=variables, stdout=subprocess.PIPE).stdout
+    modules, calls = json.loads(printed)
+    return Way(frozenset(modules), frozenset((a, b) for a, b in calls))
+
+
 def main() -> None:
-    """Print modules and pairs of each way."""
+    """Print modules and pairs of each way, or all that was recorded of one as JSON."""
+    if len(sys.argv) == 3:
+        way = trace(sys.argv[1], Path(sys.argv[2]))
+        print(json.dumps([sorted(way.modules), sorted(way.calls)]))
+        return
     for name in WAYS:
         with tempfile.TemporaryDirectory() as folder:
             way = trace(name, Path(folder))
