@@ -219,7 +219,7 @@ class _Maker:
         """Return an aggregate, or an expression of aggregates."""
         return self._one_of(
             "{aggregate}", "{aggregate}", "{aggregate}", "{aggregate}", "{aggregate}",
-            "{aggregate} FILTER (WHERE {boolean})",
+            "{filterable} FILTER (WHERE {boolean})",
             "sum(added) / count(*)",
             "sum(added) + count(*)",
             "max(added) - min(added)",
@@ -241,6 +241,7 @@ class _Maker:
             return self._one_of(
                 "any_value({key_column}, true)", "first({key_column}) IGNORE NULLS",
                 "last_value({key_column}) RESPECT NULLS",
+                "first({key_column}) FILTER (WHERE {boolean}) IGNORE NULLS",
             )  # fmt: skip
         return self._one_of(
             "count(*)", "count({any})", "count(DISTINCT {key_column})",
@@ -297,6 +298,10 @@ class _Maker:
             return self.any(depth - 1)
         if name == "aggregate":
             return self.aggregate()
+        if name == "filterable":  # in Spark's grammar, FILTER comes before IGNORE NULLS
+            while (text := self.aggregate()).endswith(" NULLS"):
+                pass
+            return text
         if name in _WORDS:
             return str(self.chance.choice(_WORDS[name]))
         if name == "text":
