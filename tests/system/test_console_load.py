@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -13,7 +17,7 @@ from playwright.sync_api import Browser, Page, expect
 from penstock.core.clock import SystemClock
 from penstock.core.errors import CorruptData, InvalidRequest, PenstockError
 from penstock.core.http_errors import error_body, status_and_code
-from penstock.indexing.specs.batch.index_parallel import IndexParallelSpec
+from penstock.indexing.specs.batch.index_parallel import BatchIngestion, IndexParallelSpec
 from penstock.indexing.specs.input_sample import parse_sample_request
 from penstock.services.api.coordinator.datasource_pages import DatasourcePageRoutes
 from penstock.services.api.coordinator.segment_timeline import SegmentTimelineRoutes
@@ -29,6 +33,7 @@ from penstock.storage.uploads import UploadLimits, UploadStore
 from penstock.testing.server import LocalPenstock
 from tests.kits.browser_kit import started_browser
 from tests.kits.console_kit import HOSTILE, Console, violations
+from tests.kits.s3_server_kit import s3_bucket
 from tests.services.overlord_kit import OverlordWorld, served
 
 pytestmark = pytest.mark.system
@@ -86,6 +91,43 @@ def test_a_topic_is_read_by_a_supervisor(browser: Browser, shared_penstock: Loca
     console.close()
     # Its task would take a slot of the tests after this one.
     shared_penstock.api.post("/druid/indexer/v1/supervisor/loaded/terminate")
+
+
+@contextmanager
+def files_by_http(folder: Path) -> Iterator[str]:
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("source", ["folder", "url"])
+def test_files_that_the_server_reads_are_loaded(
+    browser: Browser, shared_penstock: LocalPenstock, tmp_path: Path, source: str
+) -> None:
+    name = f"from_{source}"
+    (tmp_path / "sales").mkdir()
+    (tmp_path / "sales" / f"{name}.csv").write_text(CSV)
+    console = Console(browser, shared_penstock.api_url)
+    console.open("load")
+    with files_by_http(tmp_path / "sales") as address:
+        if source == "folder":
+            console.page.get_by_label("a folder of the server").check()
+            console.page.get_by_label("folder", exact=True).fill(str(tmp_path / "sales"))
+        else:
+            console.page.get_by_label("a URL").check()
+            console.page.get_by_label("address of the file").fill(f"{address}/{name}.csv")
+        console.page.get_by_role("button", name="show the rows").click()
+        console.shows("All 600 rows were read")
+        console.page.get_by_label("datasource").fill(name)
+        console.page.get_by_role("button", name="load the rows").click()
+        console.shows(f"600 rows of {name} can be queried")
+    console.close()
 
 
 # Its parts in this process
@@ -167,6 +209,16 @@ def paste(console: Console, text: str) -> None:
     console.page.get_by_role("button", name="show the rows").click()
 
 
+def submitted(parts: Parts, datasource: str) -> BatchIngestion:
+    """Wait for the task that loads into a datasource."""
+    path = "/druid/indexer/v1/tasks"
+    parts.world.until(lambda: f"index_parallel_{datasource}" in parts.world.api.get(path).text)
+    tasks = [one.task for one in parts.world.overlord.task_service.index.all().values()]
+    [task] = [one for one in tasks if one.datasource == datasource]
+    assert isinstance(task, IndexParallelSpec)
+    return task.spec
+
+
 def test_names_and_values_are_shown_as_text(console: Console, parts: Parts) -> None:
     header = f'time,"{HOSTILE}",__proto__,{"long" * 400}'
     row = f'2025-11-20,{HOSTILE},"<script>alert(2)</script>",{"x" * 1_000_000}'
@@ -198,6 +250,25 @@ def test_a_file_that_cannot_be_loaded_says_why(console: Console, content: bytes,
     choose(console.page, "sales.csv", content)
     expect(console.page.get_by_role("alert")).to_contain_text(text)
     expect(console.page.get_by_text("4. Load")).to_have_count(0)
+
+
+def test_objects_of_s3_become_rows_and_a_spec(console: Console, parts: Parts) -> None:
+    with s3_bucket("shop") as bucket:
+        import s3fs
+
+        s3fs.S3FileSystem().pipe_file("shop/sales/one.csv", CSV.encode())
+        console.page.get_by_label("S3", exact=True).check()
+        prefix = console.page.get_by_label("prefix of the objects")
+        prefix.fill(f"{bucket}/nothing/")
+        console.page.get_by_role("button", name="show the rows").click()
+        expect(console.page.get_by_role("alert")).to_contain_text("it has no files")
+        prefix.fill(f"{bucket}/sales/")
+        console.page.get_by_role("button", name="show the rows").click()
+        console.shows("All 600 rows were read")
+        console.page.get_by_role("button", name="load the rows").click()
+        console.shows("sales")
+        source = submitted(parts, "sales").io_config.input_source
+    assert source.model_dump(include={"prefixes"}) == {"prefixes": ["s3://shop/sales/"]}
 
 
 def test_a_file_is_dropped(console: Console) -> None:
@@ -233,17 +304,10 @@ def test_without_header_and_time_a_person_decides(console: Console, parts: Parts
     submit = console.page.get_by_role("button", name="load the rows")
     submit.click()
     console.shows("chosen")
-    parts.world.until(lambda: "index_parallel_chosen" in parts.world.api.get(TASKS).text)
-    tasks = [one.task for one in parts.world.overlord.task_service.index.all().values()]
-    [task] = [one for one in tasks if one.datasource == "chosen"]
-    assert isinstance(task, IndexParallelSpec)
-    spec = task.spec
+    spec = submitted(parts, "chosen")
     assert spec.data_schema.timestamp_spec.missing_value == "2025-11-20"
     assert [one.name for one in spec.data_schema.dimensions] == ["column_1"]
     assert spec.io_config.append_to_existing
-
-
-TASKS = "/druid/indexer/v1/tasks"
 
 
 def test_times_with_two_readings_say_so_and_a_wrong_format_shows_its_rows(
