@@ -12,6 +12,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import Dependency, PenstockError, StorageUnavailable, Unavailable
 from penstock.services import readiness
 from penstock.services.readiness import Check, Readiness
+from penstock.testing.clock import VirtualClock
 from tests.services.start_kit import Start
 
 
@@ -57,6 +58,7 @@ def test_it_turns_true_when_all_work_and_false_when_one_does_not() -> None:
         start,
     )
     assert not made.state().ready, "nothing was tried yet"
+    assert made.state().starting
     made.start()
     try:
         until(lambda: [one.tries > 2 for one in made.state().reasons] == [True, True])
@@ -69,9 +71,11 @@ def test_it_turns_true_when_all_work_and_false_when_one_does_not() -> None:
         storage.error = None
         until(lambda: made.state().ready)
         until(start.is_ready.is_set)
+        assert not made.state().starting
         first_ms = SystemClock().now_ms()
         storage.error = ValueError("a bug")
         until(lambda: not made.state().ready)
+        assert not made.state().starting, "it was ready before"
         (reason,) = made.state().reasons
         assert reason.dependency is Dependency.STORAGE
         assert "a bug" in reason.error
@@ -105,6 +109,16 @@ def test_a_report_of_readiness_that_raised_is_repeated() -> None:
     assert start.reports == 2
 
 
+def test_a_start_has_a_time_limit() -> None:
+    clock = VirtualClock()
+    check = Check("read the metadata", Dependency.METADATA, Part().attempt)
+    made = Readiness("router", [check], clock, Start())
+    clock.advance(readiness.START_S)
+    assert made.state().to_json()["starting"] is True
+    clock.advance(1)
+    assert made.state().to_json()["starting"] is False
+
+
 def test_what_was_not_tried_yet_and_a_stop_are_no_waits() -> None:
     made = Readiness(
         "router",
@@ -115,13 +129,18 @@ def test_what_was_not_tried_yet_and_a_stop_are_no_waits() -> None:
     document = made.state().to_json()
     assert document == {
         "ready": False,
+        "starting": True,
         "role": "router",
         "reasons": ["not tried yet: read the metadata"],
         "waits": [],
     }
     assert {one.value for one in made.samples()} == {0.0}, "nothing failed"
     made.stop()
-    assert made.state().to_json() == {**document, "reasons": ["the process stops"]}
+    assert made.state().to_json() == {
+        **document,
+        "starting": False,
+        "reasons": ["the process stops"],
+    }
 
 
 def test_a_check_that_hangs_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
