@@ -177,21 +177,12 @@ export async function post<T>(path: string, text = "", signal?: AbortSignal): Pr
 
 /** Returns the bytes of an answer, to a POST of JSON if there is a body. Throws as `call`. */
 export async function bytes(path: string, body?: unknown): Promise<Blob> {
-  const init =
-    body === undefined
-      ? { headers: FROM_SCRIPT }
-      : {
-          method: "POST",
-          body: JSON.stringify(body),
-          headers: { ...FROM_SCRIPT, "Content-Type": "application/json" },
-        };
-  return (await ask(path, init)).blob();
+  return (await ask(path, initOf(body === undefined ? "GET" : "POST", body))).blob();
 }
 
 /** Returns the bytes of an answer in memory. Throws as `call`. */
 export async function getBytes(path: string, signal?: AbortSignal): Promise<Uint8Array<ArrayBuffer>> {
-  const init = { headers: FROM_SCRIPT, ...(signal ? { signal } : {}) };
-  return new Uint8Array(await (await ask(path, init)).arrayBuffer());
+  return new Uint8Array(await (await ask(path, initOf("GET", undefined, signal))).arrayBuffer());
 }
 
 /** An id that nothing else has. Browsers have random UUIDs only on pages of this host or under TLS. */

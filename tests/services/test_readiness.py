@@ -5,14 +5,20 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Dependency, PenstockError, StorageUnavailable, Unavailable
 from penstock.services import readiness
-from penstock.services.readiness import Check, Readiness
+from penstock.services.api.overview import ProcessOverview
+from penstock.services.membership.leases import LeaseDirectory
+from penstock.services.options.option_values import HostPort
+from penstock.services.readiness import Check, Readiness, ReadyState
 from penstock.testing.clock import VirtualClock
+from tests.harness.metadata_kit import open_metadata
+from tests.services.places_kit import FixedPlaces
 from tests.services.start_kit import Start
 
 
@@ -117,6 +123,30 @@ def test_a_start_has_a_time_limit() -> None:
     assert made.state().to_json()["starting"] is True
     clock.advance(1)
     assert made.state().to_json()["starting"] is False
+
+
+def test_a_process_that_does_not_answer_is_starting_for_a_limited_time(tmp_path: Path) -> None:
+    clock, own = VirtualClock(), [ReadyState("router")]
+    store = open_metadata(tmp_path, clock)
+    store.leases.renew("router", "r", host="127.0.0.1", port=8888, ttl_ms=600_000)
+    # Nothing listens at the address of the broker.
+    places = (LeaseDirectory(store.leases), "127.0.0.1:8888", FixedPlaces(HostPort("127.0.0.1", 1)))
+    overview = ProcessOverview(*places, lambda: own[0], clock, lambda: "")
+
+    def starting() -> list[bool]:
+        status = overview.to_json()
+        services = status["services"]
+        assert isinstance(services, list)
+        return [bool(status["starting"]), *(one["starting"] for one in services)]
+
+    assert starting() == [True, False, True]
+    own[0] = ReadyState("router", pending=("its disk is full",))
+    assert starting() == [False, False, True], "the router was ready before"
+    own[0] = ReadyState("router", pending=("not tried yet",), is_young=True)
+    assert starting() == [True, True, True]
+    clock.advance(readiness.START_S + 1)
+    assert starting() == [False, True, False]
+    store.close()
 
 
 def test_what_was_not_tried_yet_and_a_stop_are_no_waits() -> None:

@@ -46,7 +46,7 @@ from penstock.services.api.sql_request import SqlRequest
 from penstock.services.membership.leases import LeaseDirectory
 from penstock.services.metrics_text import metrics_text
 from penstock.services.options.option_values import HostPort
-from penstock.services.readiness import START_S, ReadyState
+from penstock.services.readiness import ReadyState
 from penstock.spark.projections.selector import ProjectionOptions
 from penstock.spark.sql import answer_files
 from penstock.spark.sql.answer_files import AnswerFolder
@@ -783,24 +783,6 @@ async def test_status_lists_what_has_a_lease(rig: Rig) -> None:
     assert [one["service"] for one in after["services"]] == ["broker"]
     # Nobody asks the worker any more, so nothing waits for it.
     assert [one["dependency"] for one in after["waits"]] == ["broker"]
-
-
-async def test_processes_that_do_not_answer_are_starting_for_a_limited_time(rig: Rig) -> None:
-    rig.store.leases.renew("worker", "w1", host="127.0.0.1", port=1, ttl_ms=600_000)
-    young = (await rig.ask("GET", "/status")).json()
-    assert (young["ready"], young["starting"]) == (False, True)
-    assert [one["starting"] for one in young["services"]] == [True, True]
-    rig.clock.advance(START_S + 1)
-    old = (await rig.ask("GET", "/status")).json()
-    assert (old["ready"], old["starting"]) == (False, False)
-    assert [one["starting"] for one in old["services"]] == [False, False]
-
-
-async def test_a_process_that_was_ready_before_is_not_starting(rig: Rig) -> None:
-    rig.store.leases.renew("router", "r", host="127.0.0.1", port=8888, ttl_ms=600_000)
-    rig.ready = False
-    status = (await rig.ask("GET", "/status")).json()
-    assert (status["services"][0]["starting"], status["starting"]) == (False, False)
 
 
 async def test_status_answers_although_no_process_was_ever_found(

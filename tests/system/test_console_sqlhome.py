@@ -356,7 +356,7 @@ def test_a_process_that_starts_is_no_alarm(console: Console) -> None:
 
 
 def test_a_wrong_clock_of_the_browser_is_corrected(browser: Browser, address: str) -> None:
-    """What failed ten minutes ago is listed, and as of then, although the browser is a day ahead."""
+    """A failure of ten minutes ago is listed although the browser is a day ahead."""
     made = Console(browser, address)
     now = dt.datetime.now(dt.UTC)
     failed = (now - dt.timedelta(minutes=10)).isoformat()
