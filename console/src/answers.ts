@@ -13,6 +13,8 @@ export interface Wait {
 export interface ClusterStatus {
   version: string;
   ready: boolean;
+  /** Whether it is not ready because it was started a short time ago. */
+  starting: boolean;
   reasons: string[];
   waits: Wait[];
   services: {
@@ -20,6 +22,7 @@ export interface ClusterStatus {
     instance: string;
     address: string;
     ready: boolean;
+    starting: boolean;
     reasons: string[];
     memoryBytes: number | null;
   }[];

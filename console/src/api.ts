@@ -47,8 +47,30 @@ export function withParams(path: string, params: Params): string {
   return `${path}?${query.join("&")}`;
 }
 
+/** How far the clock of the server is ahead of that of this browser, in ms. */
+let aheadMs = 0;
+const AGREES_MS = 2_000; // the header has whole seconds, and may be a second old
+
+/** The time of the server, to compare with the times of its answers, in ms. */
+export const serverNow = (): number => Date.now() + aheadMs;
+
+function setClock(response: Response): void {
+  const ahead = Date.parse(response.headers.get("Date") ?? "") + AGREES_MS / 2 - serverNow();
+  if (Math.abs(ahead) > AGREES_MS) aheadMs += ahead;
+}
+
+/** Waits for an answer or its body. Throws ApiError with status 0 if the connection ends before. */
+async function reached<T>(answer: Promise<T>): Promise<T> {
+  try {
+    return await answer;
+  } catch (error) {
+    if (error instanceof DOMException && error.name === "AbortError") throw error;
+    throw new ApiError(0, errorText(0, null));
+  }
+}
+
 async function bodyOf(response: Response): Promise<unknown> {
-  const text = await response.text();
+  const text = await reached(response.text());
   if (text === "") return null;
   return (response.headers.get("content-type") ?? "").includes("json") ? asJson(text) : text;
 }
@@ -63,13 +85,8 @@ export function asJson(text: string): unknown {
 }
 
 async function ask(path: string, init: RequestInit): Promise<Response> {
-  let response: Response;
-  try {
-    response = await fetch(address(path), init);
-  } catch (error) {
-    if (error instanceof DOMException && error.name === "AbortError") throw error;
-    throw new ApiError(0, errorText(0, null));
-  }
+  const response = await reached(fetch(address(path), init));
+  setClock(response);
   if (!response.ok) {
     const detail = response.headers.get("X-Penstock-Detail");
     const found = await bodyOf(response);
@@ -160,21 +177,12 @@ export async function post<T>(path: string, text = "", signal?: AbortSignal): Pr
 
 /** Returns the bytes of an answer, to a POST of JSON if there is a body. Throws as `call`. */
 export async function bytes(path: string, body?: unknown): Promise<Blob> {
-  const init =
-    body === undefined
-      ? { headers: FROM_SCRIPT }
-      : {
-          method: "POST",
-          body: JSON.stringify(body),
-          headers: { ...FROM_SCRIPT, "Content-Type": "application/json" },
-        };
-  return (await ask(path, init)).blob();
+  return (await ask(path, initOf(body === undefined ? "GET" : "POST", body))).blob();
 }
 
 /** Returns the bytes of an answer in memory. Throws as `call`. */
 export async function getBytes(path: string, signal?: AbortSignal): Promise<Uint8Array<ArrayBuffer>> {
-  const init = { headers: FROM_SCRIPT, ...(signal ? { signal } : {}) };
-  return new Uint8Array(await (await ask(path, init)).arrayBuffer());
+  return new Uint8Array(await (await ask(path, initOf("GET", undefined, signal))).arrayBuffer());
 }
 
 /** An id that nothing else has. Browsers have random UUIDs only on pages of this host or under TLS. */
@@ -194,3 +202,31 @@ export function save(data: Blob, name: string): void {
 
 export const get = <T>(path: string, signal?: AbortSignal): Promise<T> =>
   call<T>("GET", path, undefined, signal);
+
+export const rest = (ms: number): Promise<void> => new Promise((resolve) => window.setTimeout(resolve, ms));
+
+/** Whether a request failed because a process restarts: its answer may be lost, or come again. */
+export const isAway = (error: unknown): boolean =>
+  error instanceof ApiError && (error.status === 0 || error.status >= 502);
+
+/** The error of a step of what may be repeated, with what the steps before have done, and what to do. */
+export function stopped(error: ApiError, soFar: string, verb: string): ApiError {
+  const advice = isAway(error) ? `. ${verb} again: nothing is done twice` : "";
+  return new ApiError(error.status, `${soFar && `${soFar}. Then: `}${error.message}${advice}`);
+}
+
+const AWAY_TRIES = 120;
+const AWAY_MS = 1_000;
+const ANSWER_MS = 60_000;
+
+/** As `get`, for what goes on meanwhile: asks a server that restarts again, for two minutes. */
+export async function follow<T>(path: string, signal?: AbortSignal): Promise<T> {
+  for (let tries = 1; ; tries += 1) {
+    try {
+      return await get<T>(path, signal ?? AbortSignal.timeout(ANSWER_MS));
+    } catch (error) {
+      if (!isAway(error) || tries === AWAY_TRIES) throw error;
+      await rest(AWAY_MS);
+    }
+  }
+}

@@ -1,9 +1,11 @@
 // Numbers, sizes, times and durations as text.
+import { serverNow } from "./api";
 
 const NUMBER = new Intl.NumberFormat("en");
 const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 const SIZES = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 const NONE = "–";
+const CLOCKS_AGREE_MS = 3_000;
 
 export function count(value: number | bigint | undefined | null): string {
   return value === undefined || value === null ? NONE : NUMBER.format(value);
@@ -81,7 +83,9 @@ export function intervalText(interval: string): string {
   return ends.some(Number.isNaN) ? interval : ends.map(shortTime).join(" to ");
 }
 
-export function ago(ms: number | undefined | null, now: number): string {
+/** How long ago a time of the server is. */
+export function ago(ms: number | undefined | null): string {
   if (ms === undefined || ms === null || !Number.isFinite(ms)) return NONE;
-  return ms > now ? "in the future" : `${duration(now - ms)} ago`;
+  const ageMs = serverNow() - ms;
+  return ageMs < -CLOCKS_AGREE_MS ? "in the future" : `${duration(Math.max(0, ageMs))} ago`;
 }

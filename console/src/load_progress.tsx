@@ -94,8 +94,8 @@ function FirstQuery({ submitted, mayWait }: { submitted: Submitted; mayWait: boo
       void newest.ask(
         (signal) => rowsByTime(datasource, statement, signal),
         (rows) => {
-          if (rows.length === 0) return again();
           setError(undefined);
+          if (rows.length === 0) return again();
           setFound({
             times: rows.map((one) => Date.parse(one.time)),
             rows: rows.map((one) => one.rows),

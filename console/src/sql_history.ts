@@ -1,4 +1,5 @@
 // What the SQL page remembers in this browser: its tabs, and the statements that ran.
+import { serverNow } from "./api";
 import { keep, kept } from "./browser_memory";
 
 export interface Tab {
@@ -39,7 +40,7 @@ export function history(): Ran[] {
 export function remember(text: string): void {
   if (text.length > KEPT_CHARACTERS_MAX) return;
   const others = history().filter((one) => one.text !== text);
-  keep(HISTORY, [{ text, at: Date.now() }, ...others].slice(0, HISTORY_MAX));
+  keep(HISTORY, [{ text, at: serverNow() }, ...others].slice(0, HISTORY_MAX));
 }
 
 export function forgetHistory(): void {
@@ -50,14 +51,27 @@ function newTab(text: string): Tab {
   return { id: `${Date.now()}-${Math.random().toString(36).slice(2)}`, text };
 }
 
-/** The tabs of the last visit, with one for the statement of the address. */
-export function firstTabs(query: string | null): Tabs {
+/** What this page has read or written last, by the ids of tabs: what differs from that is of another page. */
+let own = new Map<string, string>();
+/** New ids of tabs that another page has changed, too. */
+const renamed = new Map<string, string>();
+
+function storedTabs(): { tabs: Tab[]; active: unknown } {
   const found = kept(TABS) as { tabs?: unknown; active?: unknown } | null;
   const tabs = (Array.isArray(found?.tabs) ? found.tabs : [])
     .filter((one): one is Tab => isRan(one) && typeof (one as unknown as Tab).id === "string")
     .slice(0, TABS_MAX);
+  return { tabs, active: found?.active };
+}
+
+/** The tabs of the last visit, with one for the statement of the address. */
+export function firstTabs(query: string | null): Tabs {
+  const found = storedTabs();
+  const { tabs } = found;
+  own = new Map(tabs.map(({ id, text }) => [id, text]));
+  renamed.clear();
   if (query === null || query === "") {
-    const active = tabs.find((one) => one.id === found?.active) ?? tabs[0];
+    const active = tabs.find((one) => one.id === found.active) ?? tabs[0];
     if (active !== undefined) return { tabs, active: active.id };
     return opened({ tabs: [], active: "" }, FIRST);
   }
@@ -87,7 +101,27 @@ export function edited(tabs: Tabs, id: string, text: string): Tabs {
   return { ...tabs, tabs: tabs.tabs.map((one) => (one.id === id ? { id, text } : one)) };
 }
 
+/** Keeps the tabs beside those of other pages: of a tab that two have changed, both texts are kept. */
 export function keepTabs({ tabs, active }: Tabs): void {
-  const short = tabs.map((one) => (one.text.length > KEPT_CHARACTERS_MAX ? { ...one, text: "" } : one));
-  keep(TABS, { tabs: short, active });
+  const stored = storedTabs().tabs;
+  const next = new Map<string, string>();
+  const added: Tab[] = [];
+  for (const tab of tabs) {
+    const text = tab.text.length > KEPT_CHARACTERS_MAX ? "" : tab.text;
+    let id = renamed.get(tab.id) ?? tab.id;
+    const other = stored.find((one) => one.id === id);
+    const before = own.get(id);
+    if (text !== before && other !== undefined && [before, text].includes(other.text)) other.text = text;
+    else if (text !== before) {
+      if (other !== undefined) renamed.set(tab.id, (id = newTab("").id));
+      added.push({ id, text });
+    }
+    next.set(id, text);
+  }
+  // What this page has closed goes, unless another one has changed it.
+  const left = stored.filter(({ id, text }) => next.has(id) || own.get(id) !== text);
+  const all = [...left, ...added];
+  for (const { text } of all.slice(0, -TABS_MAX)) remember(text);
+  keep(TABS, { tabs: all.slice(-TABS_MAX), active: renamed.get(active) ?? active });
+  own = next;
 }

@@ -63,10 +63,19 @@ EXCEPTIONS = (
 
 
 class Console(Tab):
-    """A tab with the console."""
+    """A tab with the console.
 
-    def __init__(self, browser: Browser, address: str, **options: object) -> None:
-        self.context = browser.new_context(**options)  # type: ignore[arg-type]
+    Args:
+        browser: The browser.
+        address: Address of the console.
+        beside: A tab that shares what the browser keeps; None: nothing is kept yet.
+        options: Those of a new context of the browser.
+    """
+
+    def __init__(
+        self, browser: Browser, address: str, beside: Console | None = None, **options: object
+    ) -> None:
+        self.context = beside.context if beside else browser.new_context(**options)  # type: ignore[arg-type]
         self.context.set_default_timeout(TIMEOUT_MS)
         super().__init__(self.context.new_page())
         self.address = address

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -141,6 +142,14 @@ def test_a_closed_group_is_one_entry_with_sums(api: Api) -> None:
     assert names(summary(api, ["Clean/Deep"])) == names(found)
 
 
+def test_open_groups_are_named_in_few_characters(api: Api) -> None:
+    # CRC-32 of the paths, as in the description of the parameter.
+    clean, deep = (f"{zlib.crc32(path):x}." for path in (b"Clean", b"Clean/Deep"))
+    assert names(summary(api, openKeys=clean)) == names(summary(api, ["Clean"]))
+    assert names(summary(api, openKeys=clean + deep)) == names(summary(api))
+    assert names(summary(api, openKeys=".")) == names(summary(api, []))
+
+
 def test_no_more_is_drawn_than_is_asked_for(api: Api) -> None:
     found = summary(api, ["Clean", "Clean/Deep"], max=2)
     assert len(found["components"]) == 2
@@ -178,6 +187,9 @@ def test_parts_are_found_in_closed_groups(api: Api) -> None:
         ({"summary": "yes"}, "neither true nor false"),
         ({"summary": "true", "open": "Clean"}, "JSON list"),
         ({"summary": "true", "open": "[1]"}, "JSON list"),
+        ({"openKeys": "."}, "summary=true"),
+        ({"summary": "true", "openKeys": "Clean"}, "keys of groups"),
+        ({"summary": "true", "openKeys": "1." * 1_001}, "keys of groups"),
         ({"summary": "true", "max": str(NODES_MAX + 1)}, "0 to 300"),
         ({"summary": "true", "group": "Clean"}, "unknown parameter"),
     ],

@@ -5,13 +5,20 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Dependency, PenstockError, StorageUnavailable, Unavailable
 from penstock.services import readiness
-from penstock.services.readiness import Check, Readiness
+from penstock.services.api.overview import ProcessOverview
+from penstock.services.membership.leases import LeaseDirectory
+from penstock.services.options.option_values import HostPort
+from penstock.services.readiness import Check, Readiness, ReadyState
+from penstock.testing.clock import VirtualClock
+from tests.harness.metadata_kit import open_metadata
+from tests.services.places_kit import FixedPlaces
 from tests.services.start_kit import Start
 
 
@@ -57,6 +64,7 @@ def test_it_turns_true_when_all_work_and_false_when_one_does_not() -> None:
         start,
     )
     assert not made.state().ready, "nothing was tried yet"
+    assert made.state().starting
     made.start()
     try:
         until(lambda: [one.tries > 2 for one in made.state().reasons] == [True, True])
@@ -69,9 +77,11 @@ def test_it_turns_true_when_all_work_and_false_when_one_does_not() -> None:
         storage.error = None
         until(lambda: made.state().ready)
         until(start.is_ready.is_set)
+        assert not made.state().starting
         first_ms = SystemClock().now_ms()
         storage.error = ValueError("a bug")
         until(lambda: not made.state().ready)
+        assert not made.state().starting, "it was ready before"
         (reason,) = made.state().reasons
         assert reason.dependency is Dependency.STORAGE
         assert "a bug" in reason.error
@@ -105,6 +115,40 @@ def test_a_report_of_readiness_that_raised_is_repeated() -> None:
     assert start.reports == 2
 
 
+def test_a_start_has_a_time_limit() -> None:
+    clock = VirtualClock()
+    check = Check("read the metadata", Dependency.METADATA, Part().attempt)
+    made = Readiness("router", [check], clock, Start())
+    clock.advance(readiness.START_S)
+    assert made.state().to_json()["starting"] is True
+    clock.advance(1)
+    assert made.state().to_json()["starting"] is False
+
+
+def test_a_process_that_does_not_answer_is_starting_for_a_limited_time(tmp_path: Path) -> None:
+    clock, own = VirtualClock(), [ReadyState("router")]
+    store = open_metadata(tmp_path, clock)
+    store.leases.renew("router", "r", host="127.0.0.1", port=8888, ttl_ms=600_000)
+    # Nothing listens at the address of the broker.
+    places = (LeaseDirectory(store.leases), "127.0.0.1:8888", FixedPlaces(HostPort("127.0.0.1", 1)))
+    overview = ProcessOverview(*places, lambda: own[0], clock, lambda: "")
+
+    def starting() -> list[bool]:
+        status = overview.to_json()
+        services = status["services"]
+        assert isinstance(services, list)
+        return [bool(status["starting"]), *(one["starting"] for one in services)]
+
+    assert starting() == [True, False, True]
+    own[0] = ReadyState("router", pending=("its disk is full",))
+    assert starting() == [False, False, True], "the router was ready before"
+    own[0] = ReadyState("router", pending=("not tried yet",), is_young=True)
+    assert starting() == [True, True, True]
+    clock.advance(readiness.START_S + 1)
+    assert starting() == [False, True, False]
+    store.close()
+
+
 def test_what_was_not_tried_yet_and_a_stop_are_no_waits() -> None:
     made = Readiness(
         "router",
@@ -115,13 +159,18 @@ def test_what_was_not_tried_yet_and_a_stop_are_no_waits() -> None:
     document = made.state().to_json()
     assert document == {
         "ready": False,
+        "starting": True,
         "role": "router",
         "reasons": ["not tried yet: read the metadata"],
         "waits": [],
     }
     assert {one.value for one in made.samples()} == {0.0}, "nothing failed"
     made.stop()
-    assert made.state().to_json() == {**document, "reasons": ["the process stops"]}
+    assert made.state().to_json() == {
+        **document,
+        "starting": False,
+        "reasons": ["the process stops"],
+    }
 
 
 def test_a_check_that_hangs_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:

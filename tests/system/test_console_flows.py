@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Locator, expect
+from playwright.sync_api import Browser, Locator, Route, expect
 
 from tests.kits.browser_kit import started_browser
 from tests.kits.console_kit import Console, violations
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.system
 
 QUEUE = "Make.success → Refuse"
 WAIT_S = 120
+ADDRESS_CHARACTERS_MAX = 8_000  # as common proxies accept
 
 
 @pytest.fixture(scope="module")
@@ -271,6 +273,88 @@ def test_flowfiles_are_read_and_dropped(console: Console, shop: ServedFlow) -> N
     expect(dialog).to_contain_text("1 FlowFile with 28 B wait")
     button(dialog, "drop all").click()
     expect(own).to_contain_text("The queue is empty")
+
+
+def drop_all(console: Console) -> Locator:
+    """Drop all FlowFiles of the first queue, and return its card."""
+    console.open("flow")
+    console.page.get_by_label(re.compile("in the queue Make")).click()
+    own = card(console, QUEUE)
+    own.get_by_role("button", name=re.compile("drop all")).click()
+    button(confirm(console, "drop all"), "drop all").click()
+    return own
+
+
+def begin_slowly(route: Route) -> None:
+    """Let the page believe that the drop it has begun goes on."""
+    if route.request.method == "POST":
+        answer = route.fetch()
+        route.fulfill(json={**answer.json(), "state": "dropping"})
+    else:
+        route.fallback()
+
+
+def test_a_drop_is_followed_while_the_router_restarts(browser: Browser, shop: ServedFlow) -> None:
+    console = Console(browser, shop.url)
+    failures = iter(["reset", "unavailable"])
+
+    def restart(route: Route) -> None:
+        failure = next(failures, None)
+        if failure == "reset":
+            route.abort("connectionreset")
+        elif failure is not None:
+            route.fulfill(status=503, json={"error": "no flow is running"})
+        else:
+            route.continue_()
+
+    console.page.route("**/flow/queue/drop?*", restart)
+    console.page.route("**/flow/queue/drop?*", begin_slowly)
+    own = drop_all(console)
+    expect(own).to_contain_text(re.compile("3 FlowFiles with .* dropped"))
+    assert next(failures, None) is None
+    console.context.close()  # the browser reports the connection that was reset
+
+
+def test_a_drop_that_a_restart_of_the_flow_has_ended_says_what_to_do(
+    console: Console, shop: ServedFlow
+) -> None:
+    console.expect("GET", 404, "/flow/queue/drop", "the flow was started again")
+    console.page.route(
+        "**/flow/queue/drop?*",
+        lambda route: route.fulfill(status=404, json={"error": "there is no drop request 7"}),
+    )
+    console.page.route("**/flow/queue/drop?*", begin_slowly)
+    own = drop_all(console)
+    expect(own.get_by_role("alert")).to_have_text(
+        "the process of the flow was started again meanwhile. Perhaps not all were dropped: see how"
+        " many FlowFiles wait, and drop these again"
+    )
+    assert button(own, f"drop all FlowFiles of {QUEUE}").get_attribute("aria-busy") == "false"
+    console.page.unroute_all()
+
+
+GROUPS = [f"Collect and clean the messages of the {number}th area" for number in range(100)]
+LONG_FLOW = "name: long\ngroups:\n" + "".join(
+    f"  {name}:\n    processors:\n"
+    "      Made: {type: GenerateFlowFile, auto_terminated: success}\n"
+    for name in GROUPS
+)
+
+
+def test_a_hundred_open_groups_have_a_short_address(browser: Browser, tmp_path: Path) -> None:
+    served = ServedFlow(tmp_path, LONG_FLOW)
+    console = Console(browser, served.url)
+    console.page.add_init_script(
+        f"sessionStorage.setItem('penstock-flow-open', {json.dumps(json.dumps(GROUPS[:99]))})"
+    )
+    console.open("flow")
+    nodes = console.page.locator(".graph .node")
+    expect(nodes.filter(has_text="Made")).to_have_count(99)
+    nodes.filter(has_text="group of 1").click()
+    expect(nodes.filter(has_text="Made")).to_have_count(100)
+    assert max(map(len, console.requests)) < ADDRESS_CHARACTERS_MAX
+    console.close()
+    served.close()
 
 
 def yaml(console: Console) -> Locator:

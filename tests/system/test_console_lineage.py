@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from penstock.core.clock import SystemClock
 from penstock.flow.controller.controller import ControllerOptions, FlowController
@@ -210,6 +210,34 @@ def test_many_flowfiles_are_counted_confirmed_and_replayed(
         "3 were replayed before"
     )
     assert traced.flow.queue("Split.success -> End").size.count == before + 3
+
+
+def test_a_replay_that_a_restart_has_stopped_says_what_to_do(console: Console) -> None:
+    step = {"outcomes": {"replayed": 3}, "examples": [], "next": None, "until": 9, "time": None}
+    answers = {
+        "GET": iter([None, step]),
+        "POST": iter([{**step, "outcomes": {"replayed": 2}, "next": "2"}, None]),
+    }
+
+    def answer(route: Route) -> None:
+        found = next(answers[route.request.method])
+        if found is None:
+            route.fulfill(status=503, json={"error": "no flow is running"})
+        else:
+            route.fulfill(json=found)
+
+    console.expect("GET", 503, "/penstock/v1/flow/replays", "the flow is started again")
+    console.expect("POST", 503, "/penstock/v1/flow/replays", "the flow is started again")
+    console.page.route("**/penstock/v1/flow/replays?*", answer)
+    console.open("replays?event=DROP")
+    console.shows("3 FlowFiles chosen, 3 of them can be replayed")
+    console.page.get_by_role("button", name="replay 3 FlowFiles").click()
+    console.page.get_by_role("dialog").get_by_role("button", name="replay").click()
+    expect(console.page.get_by_role("alert")).to_have_text(
+        "2 FlowFiles replayed. Then: no flow is running. Replay again: nothing is done twice"
+    )
+    expect(console.page.get_by_role("progressbar")).to_have_count(0)
+    console.page.unroute_all()
 
 
 def test_a_selection_without_flowfiles_and_wrong_filters(console: Console) -> None:

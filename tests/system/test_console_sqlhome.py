@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from urllib.parse import parse_qs, urlsplit
 
 import pyarrow as pa
@@ -255,15 +256,29 @@ def console(browser: Browser, address: str) -> Iterator[Console]:
     made.close()
 
 
-def answer_live(console: Console, refused: frozenset[str] = frozenset()) -> None:
-    """Answer the stream of the page with the answers above; some are refused."""
+def answer_live(
+    console: Console,
+    refused: frozenset[str] = frozenset(),
+    away: frozenset[str] = frozenset(),
+    others: Mapping[str, object] = MappingProxyType({}),
+) -> None:
+    """Answer the stream of the page.
+
+    Args:
+        console: The page.
+        refused: Paths that the principal may not see.
+        away: Paths whose process does not answer.
+        others: Answers instead of those above.
+    """
 
     def stream(route: Route) -> None:
         watched = parse_qs(urlsplit(route.request.url).query)["watch"]
         events = []
         for number, path in enumerate(watched):
             name = path.partition("?")[0]
-            status, body = 200, ANSWERS.get(name)
+            status, body = 200, others.get(name, ANSWERS.get(name))
+            if name in away:
+                status, body = 503, {"error": "no overlord is running"}
             if name in refused:
                 status, body = 403, {"error": REFUSED}
             elif body is None:
@@ -322,6 +337,37 @@ def test_what_a_principal_may_not_see_is_no_alarm(console: Console) -> None:
     console.shows("it lost a right")
     expect(console.page.get_by_role("alert")).to_have_count(0)
     expect(console.page.get_by_role("heading", level=1)).to_contain_text("Home")
+
+
+def test_a_process_that_starts_is_no_alarm(console: Console) -> None:
+    router = {"service": "router", "instance": "r", "address": "127.0.0.1:1", "memoryBytes": 1}
+    starting = {"ready": False, "starting": True, "reasons": ["no answer of Spark"]}
+    status = {"version": "1", **starting, "waits": [], "services": [{**router, **starting}]}
+    away = frozenset({"/penstock/v1/supervisors", "/penstock/v1/tasks"})
+    answer_live(console, away=away, others={"/status": status})
+    console.open("")
+    console.shows("Penstock is starting")
+    processes = console.page.get_by_role("region", name="processes")
+    expect(processes.locator(".state")).to_have_text(re.compile("starting$"))
+    expect(console.page.locator(".pipe li.bad")).to_have_text(re.compile("Flow"))  # as above
+    expect(console.page.locator(".pipe li.idle")).to_have_count(2)
+    expect(console.page.get_by_role("alert")).to_have_count(0)
+    assert console.page.locator(".state.bad").count() == 0
+
+
+def test_a_wrong_clock_of_the_browser_is_corrected(browser: Browser, address: str) -> None:
+    """A failure of ten minutes ago is listed although the browser is a day ahead."""
+    made = Console(browser, address)
+    now = dt.datetime.now(dt.UTC)
+    failed = (now - dt.timedelta(minutes=10)).isoformat()
+    error = {"number": 1, "time": failed, "level": "ERROR", "component": "u1", "name": "Send"}
+    bulletins = {"count": 1, "bulletins": [{**error, "message": "it lost a right"}]}
+    answer_live(made, others={"/flow/bulletins": bulletins})
+    made.page.clock.set_fixed_time(now + dt.timedelta(days=1))
+    made.open("")
+    rows = made.page.get_by_role("region", name="what failed").locator("tbody tr")
+    expect(rows.filter(has_text="component Send")).to_contain_text(re.compile("(9|1[0-9]) min ago"))
+    made.close()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -387,6 +433,45 @@ def test_tabs_are_kept_and_a_link_opens_one(console: Console) -> None:
     console.page.get_by_role("button", name="close tab").click()
     expect(tabs).to_have_count(2)
     console.page.reload()
+
+
+def texts_of_tabs(console: Console, number: int) -> set[str]:
+    """The statements of all tabs, once there are so many."""
+    tabs = console.page.get_by_role("tab")
+    expect(tabs).to_have_count(number)
+    return set(tabs.evaluate_all("tabs => tabs.map(tab => tab.title)"))
+
+
+def test_tabs_of_two_pages_are_kept_beside_each_other(browser: Browser, console: Console) -> None:
+    console.open("sql?query=SELECT%201")
+    console.write("SELECT 1")
+    console.page.reload()  # kept
+    other = Console(browser, console.address, beside=console)
+    other.open("sql")
+    expect(other.page.get_by_role("tab")).to_have_text(["1: SELECT 1"])
+    for page, text in ((console, "SELECT 2"), (other, "SELECT 3")):
+        page.page.get_by_role("button", name="new tab").click()
+        page.write(text)
+    # Of the tab that both have, both texts.
+    for page, text in ((console, "SELECT 4"), (other, "SELECT 5")):
+        page.page.get_by_role("tab").first.click()
+        page.write(text)
+    for page in (console, other):
+        page.open("topics")  # leaves the page, which keeps its tabs
+    console.open("sql")
+    wanted = {f"SELECT {number}" for number in (2, 3, 4, 5)}
+    assert texts_of_tabs(console, 4) == wanted
+    # What one page closes does not come back with the other one.
+    other.open("sql")
+    assert texts_of_tabs(other, 4) == wanted
+    console.page.get_by_role("button", name="close tab").click()
+    left = texts_of_tabs(console, 3)
+    console.open("topics")
+    other.page.get_by_role("button", name="new tab").click()
+    other.write("SELECT 6")
+    other.open("topics")
+    console.open("sql")
+    assert texts_of_tabs(console, 4) == {*left, "SELECT 6"}
 
 
 def test_a_link_is_followed_while_the_page_is_shown(console: Console) -> None:

@@ -377,7 +377,7 @@ def test_a_redrive_that_fails_reports_what_was_redriven(
     press(console, "redrive all dead letters")
     confirm(console, "2 to constructor")
     expect(console.page.get_by_role("alert")).to_have_text(
-        "redriven: 1 to constructor. Then: the broker is busy"
+        "redriven: 1 to constructor. Then: the broker is busy. Redrive again: nothing is done twice"
     )
     console.page.unroute_all()
 

@@ -4,7 +4,7 @@ import { useState } from "preact/hooks";
 
 import { Action } from "../actions";
 import type { ColumnRow, DatasourcePage, DatasourceSums, ListedDatasource, StateSums } from "../answers";
-import { call, check, get, withParams } from "../api";
+import { call, check, get, serverNow, withParams } from "../api";
 import { keepCounted, keptOf, type Counted } from "../counted_values";
 import { ago, count, exactly, size, time } from "../format";
 import { useLive, useLiveKept } from "../live";
@@ -33,7 +33,6 @@ function DatasourcesList(): JSX.Element {
   const skip = Number(params.get("skip") ?? 0);
   const live = useLiveKept<DatasourcePage>(withParams(OWN, { search, skip, limit: SHOWN }), EVERY_S);
   const [isOpen, setOpen] = useState(false);
-  const now = Date.now();
   return (
     <>
       <h1>Datasources</h1>
@@ -69,7 +68,7 @@ function DatasourcesList(): JSX.Element {
                 { title: "segments", cell: (row) => count(row.segments), right: true, extra: true },
                 { title: "data from", cell: (row) => time(ms(row.minTime)), extra: true },
                 { title: "data until", cell: (row) => time(ms(row.maxTime)), extra: true },
-                { title: "published", cell: (row) => ago(ms(row.publishedTime), now), right: true },
+                { title: "published", cell: (row) => ago(ms(row.publishedTime)), right: true },
                 { title: "rows in SQL", cell: (row) => <a href={sqlOf(row.name)}>query</a> },
               ]}
             />
@@ -167,7 +166,7 @@ function Figures({ found }: { found: ListedDatasource }): JSX.Element {
       <Figure label="segments" value={count(found.segments)} />
       <Figure label="from" value={time(ms(found.minTime))} />
       <Figure label="until" value={time(ms(found.maxTime))} />
-      <Figure label="newest publish" value={ago(ms(found.publishedTime), Date.now())} />
+      <Figure label="newest publish" value={ago(ms(found.publishedTime))} />
     </dl>
   );
 }
@@ -200,7 +199,7 @@ function Columns({ name, listed }: { name: string; listed: ListedDatasource | un
       newest: row["newest"] === null ? null : String(row["newest"]),
       rows: Number(row["n"]),
       distinct: Object.fromEntries(counted.map((one, at) => [one.col_name, Number(row[`c${at}`])])),
-      at: Date.now(),
+      at: serverNow(),
       state,
     };
     keepCounted(name, made);
@@ -225,7 +224,7 @@ function Columns({ name, listed }: { name: string; listed: ListedDatasource | un
           <dl class="figures">
             <Figure label="rows" value={count(found.rows)} />
             <Figure label="newest event" value={time(ms(found.newest))} />
-            <Figure label="counted" value={ago(found.at, Date.now())} />
+            <Figure label="counted" value={ago(found.at)} />
           </dl>
           {found.state !== "" && state !== "" && (
             <p class="quiet">

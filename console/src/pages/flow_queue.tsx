@@ -4,7 +4,7 @@ import { useEffect, useState } from "preact/hooks";
 
 import { Action } from "../actions";
 import type { DropRequest, FlowConnection, QueuedFlowFile, QueueList } from "../answers";
-import { call, get, getBytes, save, withParams } from "../api";
+import { ApiError, call, follow, get, getBytes, isAway, rest, save, withParams } from "../api";
 import { laidOutJson } from "../exact_json";
 import { count, counted, size, time } from "../format";
 import { useLive } from "../live";
@@ -130,9 +130,11 @@ function FlowFiles({ connection }: { connection: FlowConnection }): JSX.Element 
             ),
           }}
           run={async () => {
-            const text = await drop(connection.id, chosen);
-            if (list) read(0);
-            return text;
+            try {
+              return await drop(connection.id, chosen);
+            } finally {
+              if (list) read(0);
+            }
           }}
         />
       </form>
@@ -178,10 +180,19 @@ function FlowFiles({ connection }: { connection: FlowConnection }): JSX.Element 
 }
 
 async function drop(connection: string, chosen: Record<string, string | undefined>): Promise<string> {
-  let found = await call<DropRequest>("POST", withParams("/flow/queue/drop", { connection, ...chosen }), {});
-  while (found.state === "waiting" || found.state === "dropping") {
-    await new Promise((resolve) => window.setTimeout(resolve, POLL_MS));
-    found = await get<DropRequest>(withParams("/flow/queue/drop", { request: found.request }));
+  let found: DropRequest | undefined;
+  try {
+    found = await call<DropRequest>("POST", withParams("/flow/queue/drop", { connection, ...chosen }), {});
+    while (found.state === "waiting" || found.state === "dropping") {
+      await rest(POLL_MS);
+      found = await follow<DropRequest>(withParams("/flow/queue/drop", { request: found.request }));
+    }
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    const isForgotten = found !== undefined && error.status === 404;
+    if (!isForgotten && !isAway(error)) throw error;
+    const why = isForgotten ? "the process of the flow was started again meanwhile" : error.message;
+    throw new Error(`${why}. Perhaps not all were dropped: see how many FlowFiles wait, and drop these again`);
   }
   const text = `${counted(found.dropped, "FlowFile")} with ${size(found.droppedBytes)} dropped`;
   if (found.state !== "complete") throw new Error(`${text}, not all: ${found.failure || "it was stopped"}`);

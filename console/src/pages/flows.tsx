@@ -21,6 +21,7 @@ const CLOSED_BUTTONS = 8;
 const BULLETINS = 50;
 const BULLETINS_READ = 200; // each has up to 2,000 characters
 const OPEN = "flow-open";
+const OPEN_MAX = 600; // six kilobytes of an address
 
 /** The groups that this tab has opened; none yet: the server opens all of a small flow. */
 const open = signal<string[] | undefined>(openBefore());
@@ -31,15 +32,24 @@ function openBefore(): string[] | undefined {
 }
 
 function setOpen(groups: string[]): void {
-  open.value = groups;
-  keep(OPEN, groups, "tab");
+  open.value = groups.slice(-OPEN_MAX);
+  keep(OPEN, open.value, "tab");
+}
+
+/** The CRC-32 of a path: URLs of a hundred paths would be longer than proxies accept. */
+function keyOf(path: string): string {
+  let crc = -1;
+  for (const byte of new TextEncoder().encode(path)) {
+    crc ^= byte;
+    for (let bit = 0; bit < 8; bit += 1) crc = (crc >>> 1) ^ (crc & 1 && 0xedb88320);
+  }
+  return `${(~crc >>> 0).toString(16)}.`;
 }
 
 export function Flows(): JSX.Element {
   const search = place.value.params.get("search") ?? "";
-  const status = useLiveKept<FlowSummary>(
-    withParams("/flow/status", { summary: true, open: open.value && JSON.stringify(open.value), search }),
-  );
+  const openKeys = open.value && (open.value.map(keyOf).join("") || ".");
+  const status = useLiveKept<FlowSummary>(withParams("/flow/status", { summary: true, openKeys, search }));
   const bulletins = useLive<Bulletins>(withParams("/flow/bulletins", { limit: BULLETINS_READ }));
   return (
     <>

@@ -14,7 +14,7 @@ import type {
   TopicList,
   TopicRow,
 } from "../answers";
-import { BROKER, get, withParams } from "../api";
+import { BROKER, get, serverNow, withParams } from "../api";
 import { ago, count, counted, duration, exactly, short, size, time } from "../format";
 import { useLive, useLiveKept, type Live } from "../live";
 import { useNewest } from "../newest";
@@ -42,23 +42,31 @@ const RARELY_S = 30;
 
 export function Home(): JSX.Element {
   const status = useLive<ClusterStatus>("/status", SELDOM_S);
-  const topics = useLive<TopicList>(
-    withParams(`${BROKER}/stats/topics`, { order: "messages", limit: SHOWN }),
-    OFTEN_S,
+  // A process that has not started yet is no failure.
+  const started = <T,>({ error, ...live }: Live<T>): Live<T> =>
+    error === undefined || (error.status === 503 && status.value?.starting) ? live : { ...live, error };
+  const topics = started(
+    useLive<TopicList>(withParams(`${BROKER}/stats/topics`, { order: "messages", limit: SHOWN }), OFTEN_S),
   );
-  const flow = useLive<FlowSummary>(withParams("/flow/status", { summary: true, open: "[]", max: 0 }), SELDOM_S);
+  const flow = started(
+    useLive<FlowSummary>(withParams("/flow/status", { summary: true, open: "[]", max: 0 }), SELDOM_S),
+  );
   const bulletins = useLive<Bulletins>("/flow/bulletins", SELDOM_S);
-  const supervisors = useLive<SupervisorPage>(
-    withParams("/penstock/v1/supervisors", { order: "attention", sums: true, limit: SHOWN }),
-    SELDOM_S,
+  const supervisors = started(
+    useLive<SupervisorPage>(
+      withParams("/penstock/v1/supervisors", { order: "attention", sums: true, limit: SHOWN }),
+      SELDOM_S,
+    ),
   );
-  const tasks = useLive<TaskSearch>(
-    withParams("/penstock/v1/tasks", {
-      state: "waiting,pending,failed",
-      endedWithinSeconds: HOUR_MS / 1_000,
-      limit: TASKS,
-    }),
-    OFTEN_S,
+  const tasks = started(
+    useLive<TaskSearch>(
+      withParams("/penstock/v1/tasks", {
+        state: "waiting,pending,failed",
+        endedWithinSeconds: HOUR_MS / 1_000,
+        limit: TASKS,
+      }),
+      OFTEN_S,
+    ),
   );
   const [order, setOrder] = useState("newest");
   const datasources = useLiveKept<DatasourcePage>(
@@ -177,7 +185,13 @@ export function Home(): JSX.Element {
                       title: "state",
                       cell: (row) => (
                         <>
-                          <State tone={row.ready ? "good" : "bad"}>{row.ready ? "ready" : "not ready"}</State>
+                          {row.ready ? (
+                            <State tone="good">ready</State>
+                          ) : row.starting ? (
+                            <State tone="busy">starting</State>
+                          ) : (
+                            <State tone="bad">not ready</State>
+                          )}
                           {!row.ready && <div class="quiet">{row.reasons[0]}</div>}
                         </>
                       ),
@@ -199,6 +213,7 @@ function Health({ status, troubles }: { status: Live<ClusterStatus>; troubles: s
   if (isRefused(status)) return <State tone="idle">Home</State>;
   if (status.error !== undefined) return <State tone="bad">{status.error.message}</State>;
   if (status.value === undefined) return <State tone="busy">waiting for the server …</State>;
+  if (status.value.starting) return <State tone="busy">Penstock is starting</State>;
   if (!status.value.ready) return <State tone="bad">Not everything works</State>;
   return troubles.length > 0 ? (
     <State tone="warn">All processes are ready, but: {troubles.join(", ")}</State>
@@ -293,7 +308,7 @@ function Pipe({
       lines: [
         [counted(datasources.value?.sums?.datasources, "datasource")],
         [size(datasources.value?.sums?.bytes)],
-        ...(Number.isNaN(newest) ? [] : [[`newest row ${ago(newest, Date.now())}`] as [string]]),
+        ...(Number.isNaN(newest) ? [] : [[`newest row ${ago(newest)}`] as [string]]),
       ],
       tone: toneOf(datasources),
     },
@@ -323,11 +338,10 @@ function Pipe({
 function toneOf(live: Live<unknown>, isBad = false, isWarned = false): Tone {
   if (isRefused(live)) return "idle";
   if (live.error !== undefined || isBad) return "bad";
-  return isWarned ? "warn" : "good";
+  return live.value === undefined ? "idle" : isWarned ? "warn" : "good";
 }
 
 function NewData({ found }: { found: DatasourcePage }): JSX.Element {
-  const now = Date.now();
   const at = (text: string | null | undefined): number | null => (text ? Date.parse(text) : null);
   return (
     <Table
@@ -353,7 +367,7 @@ function NewData({ found }: { found: DatasourcePage }): JSX.Element {
               time(at(row.newestRow))
             ),
         },
-        { title: "published", cell: (row) => ago(at(row.publishedTime), now) },
+        { title: "published", cell: (row) => ago(at(row.publishedTime)) },
         { title: "segments", right: true, cell: (row) => count(row.segments), extra: true },
         { title: "size", right: true, cell: (row) => size(row.bytes) },
       ]}
@@ -426,7 +440,6 @@ function Waits({
         why: one.runnerStatusCode === "PENDING" ? "a worker with a free slot" : "a lock",
         since: Date.parse(one.createdTime),
       });
-  const now = Date.now();
   const rows = [...found.values()];
   const counts = tasks.value?.counts;
   const waiting = counts === undefined ? 0 : counts.waiting + counts.pending;
@@ -440,7 +453,7 @@ function Waits({
         columns={[
           { title: "what", cell: (row) => (row.href ? <a href={row.href}>{row.what}</a> : row.what) },
           { title: "waits for", cell: (row) => row.why },
-          { title: "since", cell: (row) => row.since && duration(now - row.since), right: true },
+          { title: "since", cell: (row) => row.since && duration(serverNow() - row.since), right: true },
         ]}
       />
       {(rows.length > WAITS_SHOWN || waiting > TASKS) && (
@@ -479,7 +492,7 @@ function useNewLetters(): NewLetters[] {
   const [found, setFound] = useState<NewLetters[]>([]);
   const rows = (topics.value?.page ?? []).filter((one) => one.topic_name.endsWith(LETTERS));
   const key = JSON.stringify(rows.map((one) => [one.topic_name, one.message_count]));
-  const hour = Math.floor(Date.now() / LETTERS_MS);
+  const hour = Math.floor(serverNow() / LETTERS_MS);
   const newest = useNewest();
   useEffect(() => {
     void newest.ask(
@@ -492,7 +505,7 @@ function useNewLetters(): NewLetters[] {
 }
 
 async function newLetters(topic: TopicRow, stop: AbortSignal): Promise<NewLetters> {
-  const timestamp = Date.now() - HOUR_MS;
+  const timestamp = serverNow() - HOUR_MS;
   const letters = { topic: topic.topic_name, messages: 0, at: 0 };
   for (let partition = 0; partition < Math.min(topic.partitions, LETTER_PARTITIONS); partition += 1) {
     const params = { topic: topic.topic_name, partition, timestamp, count: 1, body_bytes: 1 };
@@ -507,7 +520,7 @@ async function newLetters(topic: TopicRow, stop: AbortSignal): Promise<NewLetter
 
 /** Failed tasks, and components of the flow with errors or warnings: what goes to `failure` is a warning. */
 function failuresOf(tasks: TaskSearch | undefined, bulletins: Bulletins | undefined): Failure[] {
-  const now = Date.now();
+  const now = serverNow();
   const newest = new Map<string, Failure>();
   for (const one of bulletins?.bulletins ?? [])
     if (BAD_LEVELS.has(one.level.toUpperCase()) && Date.parse(one.time) > now - HOUR_MS)
@@ -540,7 +553,6 @@ function Failed({
   failures: Failure[];
   letters: NewLetters[];
 }): JSX.Element {
-  const now = Date.now();
   const failed = failures.filter((one) => one.isTask).length;
   const rows: Failure[] = [
     ...letters.map((one) => ({
@@ -571,7 +583,7 @@ function Failed({
             columns={[
               { title: "what", cell: (row) => <a href={row.href}>{row.what}</a> },
               { title: "reason", cell: (row) => row.why },
-              { title: "when", cell: (row) => ago(row.at, now), right: true },
+              { title: "when", cell: (row) => ago(row.at), right: true },
             ]}
           />
         </>

@@ -4,7 +4,7 @@ import { useState } from "preact/hooks";
 
 import { Action } from "../actions";
 import type { InputSample, SegmentTimeline, TimelineCell } from "../answers";
-import { ApiError, call, checkExactly, get, withParams } from "../api";
+import { ApiError, call, checkExactly, get, rest, withParams } from "../api";
 import { exactly, instant, intervalText, shortTime } from "../format";
 import { Progress, type Submitted } from "../load_progress";
 import { ShapeRows } from "../load_rows";
@@ -147,8 +147,6 @@ export function Load(): JSX.Element {
     </>
   );
 }
-
-const rest = (ms: number): Promise<void> => new Promise((resolve) => window.setTimeout(resolve, ms));
 
 function typeOfTime(format: string): string {
   return ["posix", "millis", "micro", "nano"].includes(format) ? "long" : "string";

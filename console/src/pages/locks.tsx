@@ -41,7 +41,6 @@ export function Locks(): JSX.Element {
 }
 
 function Found({ table, chosen }: { table: LockTable; chosen: string }): JSX.Element {
-  const now = Date.now();
   return (
     <div class="grid">
       <Card title="Who has locked what" wide>
@@ -77,7 +76,7 @@ function Found({ table, chosen }: { table: LockTable; chosen: string }): JSX.Ele
             { title: "priority", cell: (one) => count(one.priority), right: true, extra: true },
             { title: "held by", cell: (one) => <TaskLinks ids={one.taskIds} total={one.tasks} /> },
             { title: "group", cell: (one) => one.groupId, extra: true },
-            { title: "since", cell: (one) => ago(Date.parse(one.since), now), right: true, extra: true },
+            { title: "since", cell: (one) => ago(Date.parse(one.since)), right: true, extra: true },
             {
               title: "who waits",
               cell: (one) => {
@@ -114,7 +113,7 @@ function Found({ table, chosen }: { table: LockTable; chosen: string }): JSX.Ele
               cell: (one) => <TaskLinks ids={[...new Set(one.requests.flatMap((request) => request.heldBy))]} />,
             },
             { title: "priority", cell: (one) => count(one.priority), right: true, extra: true },
-            { title: "since", cell: (one) => ago(Date.parse(one.created), now), right: true },
+            { title: "since", cell: (one) => ago(Date.parse(one.created)), right: true },
           ]}
         />
         {table.waitingTasks > table.waiting.length && (

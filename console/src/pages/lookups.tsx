@@ -54,7 +54,6 @@ const stateOf = (one: LookupState): JSX.Element =>
   );
 
 function Listed({ lookups }: { lookups: LookupState[] }): JSX.Element {
-  const now = Date.now();
   return (
     <Table
       caption="lookups"
@@ -70,7 +69,7 @@ function Listed({ lookups }: { lookups: LookupState[] }): JSX.Element {
         { title: "state", cell: stateOf },
         { title: "rows", cell: (one) => count(one.rows), right: true },
         { title: "size", cell: (one) => size(one.bytes), right: true, extra: true },
-        { title: "loaded", cell: (one) => ago(Date.parse(one.loaded), now), right: true },
+        { title: "loaded", cell: (one) => ago(Date.parse(one.loaded)), right: true },
         { title: "next refresh", cell: nextOf, extra: true },
         { title: "problem", cell: (one) => one.reason ?? "", extra: true },
       ]}

@@ -5,7 +5,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 
 import { Action } from "../actions";
 import type { Peek, PeekedMessage, Redrive, Topic } from "../answers";
-import { ApiError, BROKER, bytes, get, post, save, withParams, type Params } from "../api";
+import { ApiError, BROKER, bytes, get, post, save, stopped, withParams, type Params } from "../api";
 import { laidOutJson } from "../exact_json";
 import { count, exactly, size, time } from "../format";
 import { useAsked, useNewest } from "../newest";
@@ -488,7 +488,10 @@ async function redriveAll(
       if (requests === REQUESTS_MAX)
         throw new Error(`${soFar || "not all could be counted"}; there are more dead letters: redrive again`);
       const path = withParams(`${BROKER}/topic/redrive`, { ...params, partition, offset, end: latest });
-      const report = await stepAfter(soFar, post<Redrive>(path, "", signal));
+      const isPreview = params["preview"] !== undefined;
+      const report = await post<Redrive>(path, "", signal).catch((error: Error) => {
+        throw isPreview || !(error instanceof ApiError) ? error : stopped(error, soFar, "Redrive");
+      });
       requests += 1;
       for (const [target, number] of Object.entries(report.redriven)) {
         sum.redriven[target] = (sum.redriven[target] ?? 0) + number;
@@ -497,22 +500,12 @@ async function redriveAll(
       sum.skipped += report.skipped;
       sum.reasons.push(...report.reasons.slice(0, REASONS_SHOWN));
       sum.total = report.total;
-      if (params["preview"] === undefined && total(sum) > 0) soFar = summary(sum);
+      if (!isPreview && total(sum) > 0) soFar = summary(sum);
       onStep({ ...sum });
       offset = report.next_offset;
     }
   }
   return sum;
-}
-
-/** An answer, or its error with what the steps before have published. */
-async function stepAfter(soFar: string, answer: Promise<Redrive>): Promise<Redrive> {
-  try {
-    return await answer;
-  } catch (error) {
-    if (soFar === "" || !(error instanceof ApiError)) throw error;
-    throw new ApiError(error.status, `${soFar}. Then: ${error.message}`);
-  }
 }
 
 const total = (report: Redrive): number =>

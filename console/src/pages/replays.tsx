@@ -4,7 +4,7 @@ import { useEffect, useState } from "preact/hooks";
 
 import { Action } from "../actions";
 import type { ReplayStep } from "../answers";
-import { call, withParams, type Params } from "../api";
+import { ApiError, call, follow, stopped, withParams, type Params } from "../api";
 import { count, exactly, iso, time } from "../format";
 import { useNewest } from "../newest";
 import { link, place } from "../router";
@@ -116,12 +116,9 @@ async function runAll(
   const sum: Sum = { outcomes: {}, examples: [], next: null, until: start?.until ?? 0, time: null, isCut: false };
   for (;;) {
     const until = sum.until === 0 ? undefined : sum.until;
-    const step = await call<ReplayStep>(
-      method,
-      withParams(PATH, { ...filter, event: filter["event"] === ANY ? undefined : filter["event"], next: sum.next ?? undefined, until }),
-      undefined,
-      signal,
-    );
+    const event = filter["event"] === ANY ? undefined : filter["event"];
+    const path = withParams(PATH, { ...filter, event, next: sum.next ?? undefined, until });
+    const step = await (method === "GET" ? follow<ReplayStep>(path, signal) : call<ReplayStep>(method, path));
     for (const [outcome, number] of Object.entries(step.outcomes))
       sum.outcomes[outcome] = (sum.outcomes[outcome] ?? 0) + number;
     sum.examples = [...sum.examples, ...step.examples].slice(0, EXAMPLES_MAX);
@@ -155,8 +152,17 @@ function Chosen({ filter }: { filter: Record<string, string> }): JSX.Element {
   const replayable = sum.outcomes["replayed"] ?? 0;
   const run = async (): Promise<string> => {
     // A repeated attempt goes through the same FlowFiles, and replays those that are left.
-    const report = await runAll("POST", filter, sum, setDone);
-    return `${exactly(report.outcomes["replayed"] ?? 0, "FlowFile")} replayed`;
+    let soFar = "";
+    try {
+      await runAll("POST", filter, sum, (step) => {
+        soFar = `${exactly(step.outcomes["replayed"] ?? 0, "FlowFile")} replayed`;
+        setDone(step);
+      });
+      return soFar;
+    } catch (error) {
+      setDone(undefined); // it does not go on
+      throw error instanceof ApiError ? stopped(error, soFar, "Replay") : error;
+    }
   };
   return (
     <Card title="What is chosen" wide>

@@ -331,7 +331,6 @@ function History({ onChoose }: { onChoose: (text: string) => void }): JSX.Elemen
   const [, setChanges] = useState(0);
   const wanted = search.toLowerCase();
   const found = isOpen ? history().filter((one) => one.text.toLowerCase().includes(wanted)) : [];
-  const time = Date.now();
   return (
     <details onToggle={(event) => setOpen(event.currentTarget.open)}>
       <summary>earlier statements</summary>
@@ -359,7 +358,7 @@ function History({ onChoose }: { onChoose: (text: string) => void }): JSX.Elemen
                 <button type="button" onClick={() => onChoose(one.text)}>
                   <code>{one.text.slice(0, 300)}</code>
                 </button>{" "}
-                {one.at > 0 && <span class="quiet">{ago(one.at, time)}</span>}
+                {one.at > 0 && <span class="quiet">{ago(one.at)}</span>}
               </li>
             ))}
           </ul>

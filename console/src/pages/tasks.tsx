@@ -51,7 +51,6 @@ function TasksList(): JSX.Element {
   const live = useLiveKept<TaskSearch>(
     withParams("/penstock/v1/tasks", { search, state: wanted.toLowerCase(), limit: SHOWN }),
   );
-  const now = Date.now();
   return (
     <>
       <h1>Tasks</h1>
@@ -102,7 +101,7 @@ function TasksList(): JSX.Element {
                     extra: true,
                   },
                   { title: "kind", cell: (row) => row.type, extra: true },
-                  { title: "created", cell: (row) => ago(Date.parse(row.createdTime), now), right: true },
+                  { title: "created", cell: (row) => ago(Date.parse(row.createdTime)), right: true },
                   {
                     title: "took",
                     cell: (row) => (row.duration < 0 ? "–" : duration(row.duration)),
@@ -272,7 +271,6 @@ const WAITS: Record<TaskWait["kind"], string> = {
 
 /** One reason why a task waits, with links to what it waits for. */
 function WaitBox({ wait, row }: { wait: TaskWait; row: TaskRow }): JSX.Element {
-  const now = Date.now();
   return (
     <section class="wait">
       <p>
@@ -289,7 +287,7 @@ function WaitBox({ wait, row }: { wait: TaskWait; row: TaskRow }): JSX.Element {
             { title: "lock", cell: (one) => one.type.toLowerCase() },
             { title: "time", cell: (one) => intervalText(one.interval) },
             { title: "priority", cell: (one) => count(one.priority), right: true, extra: true },
-            { title: "since", cell: (one) => ago(one.sinceMs, now), right: true },
+            { title: "since", cell: (one) => ago(one.sinceMs), right: true },
           ]}
         />
       )}

@@ -19,7 +19,6 @@ export function Workers(): JSX.Element {
 }
 
 function Listed({ workers }: { workers: WorkerRow[] }): JSX.Element {
-  const now = Date.now();
   const capacity = workers.reduce((sum, one) => sum + one.worker.capacity, 0);
   const used = workers.reduce((sum, one) => sum + one.currCapacityUsed, 0);
   return (
@@ -47,7 +46,7 @@ function Listed({ workers }: { workers: WorkerRow[] }): JSX.Element {
             title: "last task ended",
             extra: true,
             right: true,
-            cell: (one) => (one.lastCompletedTaskTime ? ago(Date.parse(one.lastCompletedTaskTime), now) : "–"),
+            cell: (one) => (one.lastCompletedTaskTime ? ago(Date.parse(one.lastCompletedTaskTime)) : "–"),
           },
         ]}
       />

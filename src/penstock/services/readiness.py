@@ -33,6 +33,9 @@ AGAIN_S: Final = 0.3
 """Pause after a failed attempt before the first readiness; later `EVERY_S`."""
 ANSWER_S: Final = 20.0
 """An attempt that takes longer counts as failed until it ends."""
+START_S: Final = 180.0
+"""Time from the start of a process in which it is starting if it is unready; Spark may take most of
+it on a busy host. Later, or once it was ready, it has failed."""
 # Time limit at the stop, for all threads together.
 _JOIN_S: Final = 2.0
 
@@ -74,17 +77,24 @@ class ReadyState:
         waits: Dependencies that its work waits for, such as its tasks; they do not make it unready.
         pending: Other reasons why it is unready: a thread that ended unexpectedly, a check that was
             not tried yet, or a process that stops.
+        is_young: Whether it was never ready, and started less than `START_S` ago.
     """
 
     role: str
     reasons: tuple[DependencyWait, ...] = ()
     waits: tuple[DependencyWait, ...] = ()
     pending: tuple[str, ...] = ()
+    is_young: bool = False
 
     @property
     def ready(self) -> bool:
         """Return whether the process can work."""
         return not self.texts()
+
+    @property
+    def starting(self) -> bool:
+        """Return whether the process is unready only because it has just started."""
+        return self.is_young and not self.ready
 
     def texts(self) -> list[str]:
         """Return why the process is not ready; empty if it is ready."""
@@ -94,6 +104,7 @@ class ReadyState:
         """Return the body of ``/status/ready``."""
         return {
             "ready": self.ready,
+            "starting": self.starting,
             "role": self.role,
             "reasons": self.texts(),
             "waits": [one.to_json() for one in merged([self.reasons, self.waits])],
@@ -140,6 +151,7 @@ class Readiness:
         self._changed = threading.Condition()
         self._stopped = False
         self._was_ready = False
+        self._created_s = clock.monotonic_s()
         self._untried = {one.work for one in self._checks}
         self._begun_s: dict[str, float] = {}
         self._threads = [
@@ -200,7 +212,8 @@ class Readiness:
                 reasons.append(DependencyWait(one.dependency, one.work, since_ms, 1, text))
             elif one.work in untried:
                 pending.append(f"not tried yet: {one.work}")
-        return ReadyState(self._role, tuple(reasons), waits, tuple(pending))
+        is_young = not self._was_ready and now_s - self._created_s <= START_S
+        return ReadyState(self._role, tuple(reasons), waits, tuple(pending), is_young)
 
     def _keep_trying(self, check: Check) -> None:
         while not self._stopped:

@@ -21,7 +21,7 @@ from penstock.services.json_client import JsonClient
 from penstock.services.membership.leases import LeaseDirectory
 from penstock.services.membership.membership import BrokerFinder
 from penstock.services.options.option_values import HostPort
-from penstock.services.readiness import ReadyState, resident_bytes
+from penstock.services.readiness import START_S, ReadyState, resident_bytes
 
 SERVICES: Final = ("router", "overlord", "flow", "worker")
 _ANSWER_S: Final = 3.0
@@ -39,6 +39,7 @@ class ServiceState:
     """State of one process.
 
     Attributes:
+        starting: Whether it is unready only because it, or this router, has just started.
         memory_bytes: Its memory in RAM, without that of the processes that it started; None if
             unknown.
     """
@@ -50,6 +51,7 @@ class ServiceState:
     reasons: tuple[str, ...] = ()
     waits: tuple[DependencyWait, ...] = ()
     memory_bytes: int | None = None
+    starting: bool = False
 
     def to_json(self) -> dict[str, object]:
         """Return its entry in ``/status``."""
@@ -58,6 +60,7 @@ class ServiceState:
             "instance": self.instance,
             "address": self.address,
             "ready": self.ready,
+            "starting": self.starting,
             "reasons": list(self.reasons),
             "memoryBytes": self.memory_bytes,
         }
@@ -90,6 +93,8 @@ class ProcessOverview:
         self._own_state = own_state
         self._token = token
         self._waits = WaitTable(clock)
+        self._clock = clock
+        self._created_s = clock.monotonic_s()
         # Replaced as a whole, so that any thread may read it.
         self._known: dict[str, tuple[tuple[str, str], ...]] = {}
 
@@ -116,15 +121,23 @@ class ProcessOverview:
             *(f"{one.service} {one.address}: {text}" for one in found for text in one.reasons),
             *missing,
         ]
+        is_ready = all(one.ready for one in found) and not missing
         groups: list[Sequence[DependencyWait]] = [self._waits.all(), own.reasons, own.waits]
         return {
-            "ready": all(one.ready for one in found) and not missing,
+            "ready": is_ready,
+            "starting": not is_ready
+            and self._is_young()
+            and all(one.ready or one.starting for one in found),
             "reasons": reasons,
             "waits": [
                 one.to_json() for one in merged([*groups, *(state.waits for state in found)])
             ],
             "services": [one.to_json() for one in found],
         }
+
+    def _is_young(self) -> bool:
+        """Return whether this router started less than `START_S` ago, perhaps with all others."""
+        return self._clock.monotonic_s() - self._created_s <= START_S
 
     def _forget_others(self, places: Sequence[tuple[str, str, str]]) -> None:
         """End the waits for processes that are no longer announced."""
@@ -152,6 +165,7 @@ class ProcessOverview:
             return ServiceState(
                 *(service, instance, address, own.ready, tuple(own.texts())),
                 memory_bytes=resident_bytes(),
+                starting=own.starting,
             )
         work = _request_name(service, address)
         client = JsonClient(
@@ -167,7 +181,9 @@ class ProcessOverview:
             self._waits.failed(
                 work, failure, dependency=_DEPENDENCIES.get(service, Dependency.OTHER)
             )
-            return ServiceState(service, instance, address, ready=False, reasons=(str(failure),))
+            return ServiceState(
+                *place, ready=False, reasons=(str(failure),), starting=self._is_young()
+            )
         self._waits.ended(work)
         if not isinstance(answer, dict) or not isinstance(answer.get("ready"), bool):
             text = "its answer has no readiness: check that it is the same release of Penstock"
@@ -178,6 +194,7 @@ class ProcessOverview:
             tuple(map(str, reasons)) if isinstance(reasons, list) else (),
             waits_from_json(answer.get("waits")),
             memory if isinstance(memory := answer.get("memoryBytes"), int) else None,
+            answer.get("starting") is True,
         )
 
 

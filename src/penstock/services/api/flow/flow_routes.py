@@ -51,6 +51,7 @@ from penstock.services.api.flow.flow_summary import (
     RecentStatus,
     SummaryRequest,
     parse_open_groups,
+    parse_open_keys,
     summary_json,
 )
 from penstock.services.api.flow.provenance import ProvenanceEndpoints
@@ -157,6 +158,11 @@ class FlowRoutes:
                         "open",
                         "with summary: JSON list of paths of open groups; default: all of a flow of"
                         f" up to {ALL_OPEN_MAX} components, otherwise none",
+                    ),
+                    EndpointParameter(
+                        "openKeys",
+                        "instead of open, for short URLs: the CRC-32 of each path in UTF-8, in"
+                        " hexadecimal digits, with a full stop after each; a full stop alone: none",
                     ),
                     EndpointParameter(
                         "max", "with summary: most components and groups", type="integer"
@@ -323,12 +329,13 @@ def _summary_request(call: EndpointCall) -> SummaryRequest | None:
         InvalidRequest: A parameter is wrong, or has no meaning without `summary`.
     """
     if not call.flag("summary"):
-        for name in ("open", "max", "search", "part"):
+        for name in ("open", "openKeys", "max", "search", "part"):
             if call.get(name) is not None:
                 raise InvalidRequest("it is for a summary: add summary=true", place=name)
         return None
     return SummaryRequest(
         parse_open_groups(call.get("open")),
+        parse_open_keys(call.get("openKeys")),
         NODES_MAX if call.get("max") is None else call.number("max", 0, NODES_MAX),
         call.get("search") or "",
         call.get("part") or "",

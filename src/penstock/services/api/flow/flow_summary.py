@@ -7,6 +7,8 @@ Owns how long a status is used again. Does not own the status (`flow.controller.
 
 from __future__ import annotations
 
+import re
+import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +41,7 @@ percent on it."""
 
 STUCK_MAX: Final = 20
 _OPEN_MAX: Final = 1_000
+_KEYS: Final = re.compile(r"([0-9a-f]{1,8}\.)*\.?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +50,14 @@ class SummaryRequest:
 
     Attributes:
         open_groups: Paths of the open groups; None: all of a small flow, none of a large one.
+        open_keys: The same as `group_key` of each path; None: `open_groups` counts.
         nodes_max: Maximum number of components and groups.
         search: Text of names to list in `found`; empty: none.
         part: Id of a component or connection to show, also in a closed group; empty: none.
     """
 
     open_groups: frozenset[str] | None = None
+    open_keys: frozenset[str] | None = None
     nodes_max: int = NODES_MAX
     search: str = ""
     part: str = ""
@@ -81,6 +86,33 @@ def parse_open_groups(text: str | None) -> frozenset[str] | None:
             place="open",
         )
     return frozenset(found)
+
+
+def group_key(path: str) -> str:
+    """Return the name of a group in short requests: the CRC-32 of its path, in hexadecimal digits.
+
+    Two groups with the same key open together, which is harmless and has a chance of one to a
+    million in a flow of a hundred groups.
+    """
+    return f"{zlib.crc32(path.encode()):x}"
+
+
+def parse_open_keys(text: str | None) -> frozenset[str] | None:
+    """Return the keys in a text with a full stop after each; None if there is no text.
+
+    Raises:
+        InvalidRequest: The text has something else, or more than 1,000 keys.
+    """
+    if text is None:
+        return None
+    if _KEYS.fullmatch(text) is None or text.count(".") > _OPEN_MAX:
+        raise InvalidRequest(
+            f"{quoted(text)} does not have up to {_OPEN_MAX} keys of groups with a full stop after"
+            " each, such as 4006a4a.cb238d2a.: a key is the CRC-32 of a path in UTF-8, in"
+            " hexadecimal digits",
+            place="openKeys",
+        )
+    return frozenset(text.split(".")) - {""}
 
 
 class RecentStatus:
@@ -233,6 +265,8 @@ def summary_json(status: FlowStatus, wanted: SummaryRequest) -> Json:
     around = {one.name.rpartition("/")[0]: "" for one in status.components}
     paths = dict.fromkeys(path for group in around for path in groups_of(f"{group}/") if group)
     opened = wanted.open_groups
+    if wanted.open_keys is not None:
+        opened = frozenset(path for path in paths if group_key(path) in wanted.open_keys)
     if opened is None:
         opened = frozenset(paths if len(status.components) <= ALL_OPEN_MAX else ())
     for group in around:
