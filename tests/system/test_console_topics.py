@@ -256,6 +256,20 @@ def test_messages_are_searched_by_the_server(console: Console, searched: ServedT
     expect(console.page.get_by_role("alert")).to_contain_text("not a JSON path")
 
 
+def test_a_search_goes_on_where_its_answer_ended(console: Console, topics: ServedTopics) -> None:
+    """One answer reads at most 20,000 messages."""
+    topics.publish("long", *(b"%d" % number for number in range(20_003)))
+    console.open("topics/long")
+    press(console, "read")
+    expect(messages(console)).to_have_count(50)
+    console.page.get_by_label("body contains").fill("20002")
+    console.shows("0 of 20,000 messages match")
+    expect(messages(console)).to_have_count(0)
+    press(console, "search on")
+    expect(messages(console)).to_have_count(1)
+    console.shows("1 of 3 messages match")
+
+
 def test_large_binary_and_hostile_messages_are_shown(
     console: Console, searched: ServedTopics
 ) -> None:
