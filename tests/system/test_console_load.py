@@ -80,6 +80,10 @@ def test_a_topic_is_read_by_a_supervisor(browser: Browser, shared_penstock: Loca
     console.page.get_by_label("topic", exact=True).fill("loaded")
     console.page.get_by_role("button", name="show the rows").click()
     console.shows(HOSTILE)
+    # One message a minute: days, although the sample is within an hour.
+    expect(
+        console.page.get_by_label("day about 30 chunks, 30 segments of 1,440 rows")
+    ).to_be_checked()
     console.page.get_by_role("button", name="start the supervisor").click()
     console.shows("5 rows of loaded can be queried")
     assert console.page.evaluate("document.documentElement.scrollWidth") <= 1280
