@@ -24,6 +24,7 @@ from benchmarks.duties import HOUR_MS, SEGMENTS, fill, publish, segment
 from benchmarks.processes import peak_mib
 from benchmarks.table import Row, print_rows
 from penstock.core.intervals import Interval
+from penstock.services.api.coordinator.segment_sums import SegmentSums
 from penstock.services.api.coordinator.segment_timeline import SegmentTimelineRoutes
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
@@ -69,7 +70,8 @@ def seconds(work: Callable[[], object]) -> float:
 def answers(url: str, hours: int) -> list[Row]:
     """Measure the answers of a process that has just started."""
     store = MetadataStore.open(url, clock=VirtualClock())
-    routes = SegmentTimelineRoutes(store)
+    sums = SegmentSums(store)
+    routes = SegmentTimelineRoutes(store, sums)
 
     def ask(interval: Interval | None = None) -> bytes:
         return orjson.dumps(routes.answer("d", interval, CELLS))

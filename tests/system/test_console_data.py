@@ -17,6 +17,7 @@ from penstock.indexing.ports import TaskPhase, TaskReport
 from penstock.segments.segment import Segment
 from penstock.services.api.coordinator.datasource_pages import DatasourcePageRoutes
 from penstock.services.api.coordinator.rules import RuleRoutes
+from penstock.services.api.coordinator.segment_sums import SegmentSums
 from penstock.services.api.coordinator.segment_timeline import SegmentTimelineRoutes
 from penstock.services.api.live_answers import LiveAnswers
 from penstock.services.api.login import LoginRoutes
@@ -90,11 +91,12 @@ def lookup_routes(world: OverlordWorld) -> LookupTableRoutes:
 def address(world: OverlordWorld) -> Iterator[str]:
     live = LiveAnswers()
     store = world.metadata
+    sums = SegmentSums(store)
     app = world.make_app(
         more=[
             *(*ConsoleRoutes().routes(), *LoginRoutes().routes(), *live.routes()),
-            *(*RuleRoutes(store).routes(), *SegmentTimelineRoutes(store).routes()),
-            *DatasourcePageRoutes(store, world.clock).routes(),
+            *(*RuleRoutes(store).routes(), *SegmentTimelineRoutes(store, sums).routes()),
+            *DatasourcePageRoutes(store, world.clock, sums).routes(),
             *lookup_routes(world).routes(),
         ],
     )

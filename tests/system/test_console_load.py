@@ -16,6 +16,7 @@ from penstock.core.http_errors import error_body, status_and_code
 from penstock.indexing.specs.batch.index_parallel import IndexParallelSpec
 from penstock.indexing.specs.input_sample import parse_sample_request
 from penstock.services.api.coordinator.datasource_pages import DatasourcePageRoutes
+from penstock.services.api.coordinator.segment_sums import SegmentSums
 from penstock.services.api.coordinator.segment_timeline import SegmentTimelineRoutes
 from penstock.services.api.input_samples import SampleRoutes
 from penstock.services.api.live_answers import LiveAnswers
@@ -123,6 +124,7 @@ class Parts:
         )
         self.live = LiveAnswers()
         sampler = Sampler(folder / "uploads", folder / "scratch")
+        sums = SegmentSums(self.world.metadata)
         self.app = self.world.make_app(
             more=[
                 *ConsoleRoutes().routes(),
@@ -130,8 +132,8 @@ class Parts:
                 *self.live.routes(),
                 *UploadRoutes(self.store).routes(),
                 *SampleRoutes(sampler, self.store).routes(),
-                *SegmentTimelineRoutes(self.world.metadata).routes(),
-                *DatasourcePageRoutes(self.world.metadata, self.world.clock).routes(),
+                *SegmentTimelineRoutes(self.world.metadata, sums).routes(),
+                *DatasourcePageRoutes(self.world.metadata, self.world.clock, sums).routes(),
             ]
         )
 
