@@ -5,7 +5,8 @@
 The store is that of `benchmarks.duties`: a segment an hour, every tenth of which hides an older
 one. A process of its own answers, for its memory; what this takes before the first answer is not
 counted. Answers are those of the route, as JSON. A thread that waits for a millisecond at a time
-reports for how long the first answer held it up, as it would hold up an event loop.
+reports for how long the first answer held it up, as it would hold up an event loop. The sums are
+those of the datasource's page and of the lists.
 """
 
 from __future__ import annotations
@@ -87,6 +88,10 @@ def answers(url: str, hours: int) -> list[Row]:
     publish(store, "more", [segment(hours, "v2")])
     changed_s = seconds(ask)
     size = len(ask())
+    sums.totals(["d"])
+    kept_s = min(seconds(lambda: sums.totals(["d"])) for _ in range(REPEATED))
+    publish(store, "most", [segment(hours + 1, "v2")])
+    moved_s = seconds(lambda: sums.totals(["d"]))
     store.close()
     return [
         Row("segment timeline: first answer", first_s, "s"),
@@ -96,6 +101,8 @@ def answers(url: str, hours: int) -> list[Row]:
         Row("a day with its list of segments", day_s * 1e3, "ms"),
         Row("after one segment more", changed_s * 1e3, "ms"),
         Row("size of an answer", size / 1024, "KiB"),
+        Row("sums of the datasource", kept_s * 1e3, "ms"),
+        Row("sums after one segment more", moved_s * 1e3, "ms"),
     ]
 
 

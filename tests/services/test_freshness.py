@@ -54,8 +54,8 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.clock = VirtualClock()
         self.store: MetadataStore = open_metadata(folder, self.clock)
-        self.sums = CountedSums(self.store, self.clock)
-        self.routes = DatasourcePageRoutes(self.store, self.clock, self.sums)
+        self.added = CountedSums(self.store, self.clock)
+        self.routes = DatasourcePageRoutes(self.store, self.clock, self.added)
         self.api = Api(application(self.routes.routes(), access=with_token(None)))
 
     def publish(self, datasource: str, day: int, number: int = 0, size: int = 100) -> str:
@@ -144,7 +144,7 @@ def test_unused_segments_do_not_count(world: World) -> None:
 
 def test_sizes_of_many_segments_are_added_up_seldom(world: World) -> None:
     world.publish("a", 5)
-    world.sums.takes_s = 2
+    world.added.takes_s = 2
     world.page()
     # The first time, which reads all, is no reason to wait.
     world.publish("a", 6)
@@ -152,14 +152,14 @@ def test_sizes_of_many_segments_are_added_up_seldom(world: World) -> None:
     world.publish("a", 7)
     (found,) = world.page()
     assert (found["segments"], found["bytes"]) == (2, 200)
-    assert world.sums.taken == ["a", "a"]
+    assert world.added.taken == ["a", "a"]
     world.clock.advance(2 * SIZE_RESTS)
     (found,) = world.page()
     assert (found["segments"], found["bytes"]) == (3, 300)
-    assert world.sums.taken == ["a", "a", "a"]
+    assert world.added.taken == ["a", "a", "a"]
     world.clock.advance(2 * SIZE_RESTS)
     world.page()
-    assert world.sums.taken == ["a", "a", "a"]  # nothing has changed
+    assert world.added.taken == ["a", "a", "a"]  # nothing has changed
 
 
 def test_the_first_answer_does_not_wait_for_the_sizes_of_very_many_segments(

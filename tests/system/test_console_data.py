@@ -407,6 +407,24 @@ def test_a_lookup_is_shown_refreshed_and_deleted(console: Console) -> None:
     expect(console.page.get_by_role("alert")).to_contain_text("map")
 
 
+def test_sums_leave_out_hidden_segments(console: Console, world: OverlordWorld) -> None:
+    for version, times in (("v1", ("01/2026-01-02", "02/2026-01-03")), ("v2", ("01/2026-01-03",))):
+        for time in times:
+            one = Segment(
+                *("folded", Interval.parse(f"2026-01-{time}"), version),
+                {"type": "local", "path": "/none"},
+                size=900,
+                total_rows=7,
+            ).to_row()
+            assert world.metadata.publish(PublishRequest(one.id, "folded", (one,))).ok
+    console.open("datasources/folded")
+    console.shows("Within it: 1 segment with 7 rows")
+    console.shows("Queries do not see 2 other segments in use.")
+    console.shows("Nothing is dropped. 1 segment with 7 rows stay.")
+    press(console.page, "mark unused the segments of folded in the interval")
+    expect(console.page.get_by_role("dialog")).to_contain_text("1 segment with 7 rows")
+
+
 def test_segments_of_an_interval_are_marked_and_compacted(
     datasource: Console, world: OverlordWorld
 ) -> None:

@@ -135,7 +135,7 @@ class SegmentSums:
             Conflict: Two segments exclude each other.
         """
         found = VisibleTotals.read(overview, name, self._large.get(name, known))
-        if len(found.groups) >= KEPT_MIN:
+        if found.groups.segments.sum() >= KEPT_MIN:
             self._large[name] = found
             self._large.move_to_end(name)
         else:
