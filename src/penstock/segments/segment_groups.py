@@ -192,11 +192,15 @@ def _columns(
 ) -> SegmentGroups:
     names = sorted(set(versions))
     ranks = {name: rank for rank, name in enumerate(names)}
+    segments, sizes, rows, newest = sums
     return SegmentGroups(
         *(revision, tuple(names), np.array(starts, np.int64), np.array(ends, np.int64)),
         np.array([ranks[version] for version in versions], np.int64),
         kinds.astype(np.int8),
-        *sums,
+        segments,
+        sizes,
+        rows,
+        newest,
     )
 
 
