@@ -5,7 +5,8 @@
 The store is that of `benchmarks.duties`: a segment an hour, every tenth of which hides an older
 one. A process of its own answers, for its memory; what this takes before the first answer is not
 counted. Answers are those of the route, as JSON. A thread that waits for a millisecond at a time
-reports for how long the first answer held it up, as it would hold up an event loop.
+reports for how long the first answer held it up, as it would hold up an event loop. The sums are
+those of the datasource's page and of the lists.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from benchmarks.duties import HOUR_MS, SEGMENTS, fill, publish, segment
 from benchmarks.processes import peak_mib
 from benchmarks.table import Row, print_rows
 from penstock.core.intervals import Interval
+from penstock.services.api.coordinator.segment_sums import SegmentSums
 from penstock.services.api.coordinator.segment_timeline import SegmentTimelineRoutes
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
@@ -69,7 +71,8 @@ def seconds(work: Callable[[], object]) -> float:
 def answers(url: str, hours: int) -> list[Row]:
     """Measure the answers of a process that has just started."""
     store = MetadataStore.open(url, clock=VirtualClock())
-    routes = SegmentTimelineRoutes(store)
+    sums = SegmentSums(store)
+    routes = SegmentTimelineRoutes(store, sums)
 
     def ask(interval: Interval | None = None) -> bytes:
         return orjson.dumps(routes.answer("d", interval, CELLS))
@@ -85,6 +88,10 @@ def answers(url: str, hours: int) -> list[Row]:
     publish(store, "more", [segment(hours, "v2")])
     changed_s = seconds(ask)
     size = len(ask())
+    sums.totals(["d"])
+    kept_s = min(seconds(lambda: sums.totals(["d"])) for _ in range(REPEATED))
+    publish(store, "most", [segment(hours + 1, "v2")])
+    moved_s = seconds(lambda: sums.totals(["d"]))
     store.close()
     return [
         Row("segment timeline: first answer", first_s, "s"),
@@ -94,6 +101,8 @@ def answers(url: str, hours: int) -> list[Row]:
         Row("a day with its list of segments", day_s * 1e3, "ms"),
         Row("after one segment more", changed_s * 1e3, "ms"),
         Row("size of an answer", size / 1024, "KiB"),
+        Row("sums of the datasource", kept_s * 1e3, "ms"),
+        Row("sums after one segment more", moved_s * 1e3, "ms"),
     ]
 
 

@@ -244,6 +244,8 @@ export interface LookupWithSpec extends LookupState {
 
 export interface DatasourceSums {
   used: StateSums;
+  /** What queries read of the used ones. */
+  visible: StateSums;
   unused: StateSums;
   /** Segments that overlap the interval without lying within it. */
   overlapping?: number;

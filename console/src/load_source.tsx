@@ -22,7 +22,7 @@ const KINDS: [Kind, string][] = [
   ["server", "a folder of the server"],
   ["topic", "a topic"],
 ];
-const PARTITIONS_TRIED = 4;
+const PARTITIONS_READ = 4;
 const MESSAGES = 50;
 const TOPICS_MAX = 200;
 
@@ -323,13 +323,15 @@ async function messagesOf(topic: string): Promise<string> {
   const { page } = await get<TopicList>(withParams(`${BROKER}/stats/topics`, { search: topic, limit: TOPICS_MAX }));
   const known = page.find((one) => one.topic_name === topic);
   if (known === undefined && page.length < TOPICS_MAX) throw new Error(`there is no topic ${topic}`);
-  const partitions = Math.min(known?.partitions ?? 1, PARTITIONS_TRIED);
-  for (let partition = 0; partition < partitions; partition += 1) {
-    const found = await get<Peek>(withParams(`${BROKER}/peek`, { topic, partition, count: MESSAGES }));
-    const lines = found.messages.map(lineOf).filter((line) => line !== "");
-    if (lines.length > 0) return lines.join("\n");
-  }
-  return "";
+  const partitions = Math.min(known?.partitions ?? 1, PARTITIONS_READ);
+  // Of several partitions, because the server estimates from the times how many messages arrive.
+  const found = await Promise.all(
+    Array.from({ length: partitions }, (_, partition) =>
+      get<Peek>(withParams(`${BROKER}/peek`, { topic, partition, count: MESSAGES })),
+    ),
+  );
+  const lines = found.flatMap((one) => one.messages.map(lineOf));
+  return lines.filter((line) => line !== "").join("\n");
 }
 
 function lineOf(message: PeekedMessage): string {

@@ -138,6 +138,15 @@ def test_a_name_that_an_older_release_stored_in_another_form_is_denied_too(
     assert guarded.ask("admin", "GET", f"{P}/compaction/config/datasources/{quote(NFD)}") == 404
 
 
+def test_a_refusal_shortens_a_long_name(guarded: Guarded) -> None:
+    answer = guarded.answer(
+        "clicks-team", "GET", f"{P}/compaction/config/datasources/{'x' * 10_000}"
+    )
+    assert answer.status_code == 403
+    assert f"datasource:'{'x' * 60}…'" in answer.json()["error"]
+    assert len(answer.text) < 600
+
+
 def test_case_makes_another_name(guarded: Guarded) -> None:
     path = f"{P}/compaction/config/datasources"
     assert guarded.ask("clicks-team", "GET", f"{path}/Clicks") == 403

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from penstock.core.intervals import Interval
 from penstock.indexing.overlord.duties.retention import RetentionDuty
+from penstock.segments.catalog import Catalog, VisiblePiece
 from penstock.segments.segment import Segment
 from penstock.services.api.asgi import application
 from penstock.services.api.coordinator.datasource_pages import DatasourcePageRoutes
+from penstock.services.api.coordinator.segment_sums import SegmentSums
 from penstock.storage.metadata import AnnouncedFile, MetadataStore, PublishRequest
 from penstock.testing.clock import VirtualClock
 from tests.harness.access_kit import AccessFolderKit, as_principal, with_token
@@ -37,7 +39,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.clock = VirtualClock()
         self.store: MetadataStore = open_metadata(folder, self.clock)
-        self.routes = DatasourcePageRoutes(self.store, self.clock).routes()
+        self.routes = DatasourcePageRoutes(self.store, self.clock, SegmentSums(self.store)).routes()
         self.api = Api(application(self.routes, access=with_token(None)))
         self.today = self.clock.now_ms() // DAY_MS
 
@@ -129,9 +131,46 @@ def test_sums_that_are_kept_follow_each_change(world: World) -> None:
     assert "moves" not in world.api.get(OWN).text
 
 
+def test_sums_count_what_queries_read_as_soon_as_it_is_published(world: World) -> None:
+    for day in (1, 2):
+        world.put("compacted", days(day, day + 1))
+    world.put("compacted", days(1, 3), rows=20, version="v2")
+    one = world.api.get(f"{OWN}/compacted").json()
+    assert (one["segments"], one["bytes"], one["rows"]) == (1, 2_000, 20)
+    for query in ("", "sums=true", "order=bytes"):
+        listed = world.api.get(f"{OWN}?search=compacted&{query}").json()["datasources"]
+        assert listed == [one]
+    sums = world.api.get(f"{OWN}/compacted/sums").json()
+    assert (sums["visible"]["rows"], sums["used"]["rows"]) == (20, 40)
+    params = {"interval": "1970-01-02/1970-01-03"}
+    part = world.api.get(f"{OWN}/compacted/sums", params=params).json()
+    assert (part["visible"]["rows"], part["used"]["rows"]) == (0, 10)
+    preview = world.api.post(f"{OWN}/compacted{RULES}", json=[DROP]).json()
+    assert preview["dropped"] == {"segments": 1, "bytes": 2_000, "rows": 20}
+    assert [run["rows"] for run in preview["intervals"]] == [20]
+    assert preview["kept"]["rows"] == 0
+    # A segment that is hidden in part counts evenly over its interval.
+    world.put("compacted", days(2, 3), rows=1, version="v3")
+    one = world.api.get(f"{OWN}/compacted").json()
+    assert (one["segments"], one["rows"]) == (2, 11)
+    world.store.segments.mark_unused_within("compacted")
+
+
+def test_a_preview_keeps_what_a_dropped_segment_hid(world: World) -> None:
+    world.put("revealed", days(1, 3), rows=20)
+    world.put("revealed", days(1, 2), rows=5, version="v2")
+    world.put("revealed", days(2, 3), rows=7, version="v2")
+    rules = [{"type": "dropByInterval", "interval": "1970-01-02/1970-01-03"}, LOAD]
+    found = world.api.post(f"{OWN}/revealed{RULES}", json=rules).json()
+    assert found["dropped"] == {"segments": 1, "bytes": 500, "rows": 5}
+    # The first day of the old segment, which the rule does not drop, is read again.
+    assert found["kept"] == {"segments": 2, "bytes": 700 + 1_000, "rows": 7 + 10}
+    world.store.segments.mark_unused_within("revealed")
+
+
 def test_sums_are_of_segments_within_an_interval(world: World) -> None:
     every = world.api.get(f"{OWN}/clicks/sums").json()
-    assert every["used"] == {"segments": 2, "bytes": 3_000, "rows": 30}
+    assert every["used"] == every["visible"] == {"segments": 2, "bytes": 3_000, "rows": 30}
     assert every["unused"] == {"segments": 1, "bytes": 4_000, "rows": 40}
     params = {"interval": "1970-01-01T12:00/1970-01-03"}
     part = world.api.get(f"{OWN}/clicks/sums", params=params).json()
@@ -204,6 +243,20 @@ def test_an_invalid_input_is_an_answer_to_a_check(
     assert refused.json()["errorCode"] == "invalidInput"
 
 
+def visible_rows(world: World, name: str) -> dict[str, int]:
+    """Return the rows of each segment that queries read, as its visible days are of all."""
+    pieces: dict[str, list[VisiblePiece]] = {}
+    for piece in Catalog().view(world.store.snapshot()).visible(name):
+        pieces.setdefault(str(piece.segment.id), []).append(piece)
+    return {
+        segment: round(
+            found[0].segment.total_rows
+            * (sum(one.interval.length_ms for one in found) / found[0].segment.interval.length_ms)
+        )
+        for segment, found in pieces.items()
+    }
+
+
 Rules = st.lists(
     st.sampled_from(
         [
@@ -232,12 +285,17 @@ def test_the_overlord_drops_what_the_preview_said(
         first = world.today + start
         world.put(name, days(first, first + length), rows=number + 1, version=f"v{number:03}")
     world.store.rules.put("_default", default, author="a", comment="")
+    seen = visible_rows(world, name)
     said = world.api.post(f"{OWN}/{name}{RULES}", json=own).json()
     world.store.rules.put(name, own, author="a", comment="")
     RetentionDuty(world.store, world.clock).run()
-    after = world.api.get(f"{OWN}/{name}/sums").json()
-    assert after["unused"] == said["dropped"]
-    assert after["used"] == said["kept"]
+    left = {row.id for row in world.store.segments.used(name)}
+    gone = [rows for segment, rows in seen.items() if segment not in left]
+    assert (said["dropped"]["segments"], said["dropped"]["rows"]) == (len(gone), sum(gone))
+    after = visible_rows(world, name).values()
+    assert (said["kept"]["segments"], said["kept"]["rows"]) == (len(after), sum(after))
+    sums = world.api.get(f"{OWN}/{name}/sums").json()
+    assert sums["visible"] == said["kept"]
     for stored in (name, "_default"):
         world.store.rules.put(stored, [], author="a", comment="")
     world.store.segments.mark_unused_within(name)

@@ -9,7 +9,7 @@ from itertools import count
 from typing import TypedDict, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.core.errors import Unavailable
@@ -17,7 +17,8 @@ from penstock.core.intervals import Interval, parse_time
 from penstock.core.timeline.chunks import OVERWRITE_START, RootRange
 from penstock.segments.segment import Segment
 from penstock.segments.shard_spec import ShardSpec
-from penstock.services.api.coordinator import segment_timeline
+from penstock.services.api.coordinator import segment_sums, segment_timeline
+from penstock.services.api.coordinator.segment_sums import SegmentSums
 from penstock.services.api.coordinator.segment_timeline import (
     CONSOLE_CELLS,
     RETRY_S,
@@ -186,6 +187,17 @@ class Model:
             **sums,
         }
 
+    def visible(self) -> tuple[int, int, int]:
+        """Return number, bytes and rows of the segments that queries read."""
+        found = [0, 0, 0]
+        for one, numbers in self.used:
+            shown = sum(self.shown(at) == one for at in range(one.start, one.end))
+            if shown:
+                found[0] += len(numbers)
+                found[1] += round(sum(map(size_of, numbers)) * (shown / one.length))
+                found[2] += round(sum(map(rows_of, numbers)) * (shown / one.length))
+        return found[0], found[1], found[2]
+
     def listed(self, low: int, high: int) -> list[tuple[str, int, str, set[str]]]:
         """Return version, number, state and hiding versions of the segments of an interval.
 
@@ -290,6 +302,73 @@ def test_each_part_has_its_state(
         check(timeline(router, name, f"?cells={cells}"), model)
 
 
+def whole(start: int, length: int, version: str) -> Chunk:
+    return Chunk(start, length, version, 1, frozenset({0}), frozenset())
+
+
+@settings(max_examples=25)
+@given(chunks())
+@example([whole(0, 4, "a"), whole(0, 2, "b"), whole(2, 2, "b")])  # both hide the first
+def test_visible_sums_follow_each_change(world: OverlordWorld, chunks: list[Chunk]) -> None:
+    name, others = f"d{next(names)}", SegmentSums(world.metadata)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segment_sums, "KEPT_MIN", 0)  # its columns are kept
+        kept = SegmentSums(world.metadata)
+
+        def check_sums(chunks: list[Chunk], *, marked: bool) -> None:
+            model = Model(chunks, marked=marked)
+            assert sums_of(kept, name) == model.visible()
+
+        for at, one in enumerate(chunks, 1):
+            publish(world, *(one.segment(name, n) for n in one.numbers))
+            check_sums(chunks[:at], marked=False)
+        for at, one in enumerate(chunks, 1):
+            marked = [str(one.segment(name, n).id) for n in one.unused]
+            world.metadata.segments.mark_unused(marked)
+            left = [replace(later, unused=frozenset()) for later in chunks[at:]]
+            check_sums([*chunks[:at], *left], marked=True)
+            world.metadata.segments.kill(marked)
+        check_sums(chunks, marked=True)
+        late = whole(0, 40, "z")
+        publish(world, late.segment(name, 0))
+        check_sums([*chunks, late], marked=True)
+    assert sums_of(others, name) == sums_of(kept, name)
+
+
+def sums_of(sums: SegmentSums, name: str) -> tuple[int, int, int]:
+    found = sums.totals([name]).get(name)
+    return (0, 0, 0) if found is None else (found.count, found.bytes, found.rows)
+
+
+def test_only_what_has_changed_is_added_up_again(
+    world: OverlordWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[tuple[str, Collection[int] | None]] = []
+    groups = SegmentOverview.groups
+
+    def spied(
+        overview: SegmentOverview, datasource: str, starts: Collection[int] | None = None
+    ) -> Iterator[Sequence[SegmentGroup]]:
+        read.append((datasource, starts))
+        return groups(overview, datasource, starts)
+
+    monkeypatch.setattr(SegmentOverview, "groups", spied)
+    monkeypatch.setattr(segment_sums, "KEPT_MIN", 3)
+    for start in range(3):
+        publish(world, whole(start, 1, "a").segment("wide", 0))
+    publish(world, whole(0, 1, "a").segment("narrow", 0))
+    sums, every = SegmentSums(world.metadata), ["wide", "narrow"]
+    assert sums.totals(every)["wide"].count == 3
+    assert sorted(read) == [("narrow", None), ("wide", None)]
+    publish(world, whole(1, 1, "b").segment("wide", 0))
+    assert sums.totals(every)["wide"].count == 3
+    assert read[2:] == [("wide", {1})]
+    publish(world, whole(1, 1, "b").segment("narrow", 0))
+    assert sums.totals(every)["narrow"].count == 2
+    assert sums.totals(every)["narrow"].count == 2
+    assert read[3:] == [("narrow", None)]
+
+
 def test_segments_that_rewrite_others_of_their_version(world: OverlordWorld, router: Api) -> None:
     made = Chunk(0, 10, "a", 3, frozenset({0, 1, 2}), frozenset())
     publish(world, *(made.segment("rewritten", n) for n in made.numbers))
@@ -337,7 +416,7 @@ def test_large_datasources_are_kept_ready(
     hours = [Chunk(start, 1, "a", 1, frozenset({0}), frozenset()) for start in range(13)]
     publish(world, *(one.segment("large", 0) for one in hours[:12]))
     publish(world, hours[0].segment("small", 0))
-    routes = SegmentTimelineRoutes(world.metadata)
+    routes = SegmentTimelineRoutes(world.metadata, SegmentSums(world.metadata))
     routes.refresh()
     assert [one for one in read if one[0] in ("large", "small")] == [("large", None)]
     assert routes.answer("large", None, CONSOLE_CELLS)["segments"] == 12
@@ -358,7 +437,8 @@ def test_the_refresher_tries_again_until_it_is_stopped() -> None:
             tried.put(clock.monotonic_s())
             raise Unavailable("the metadata cannot be read")
 
-    refresher = TimelineRefresher(Unreadable(cast("MetadataStore", None)), clock)
+    nothing = cast("MetadataStore", None)
+    refresher = TimelineRefresher(Unreadable(nothing, SegmentSums(nothing)), clock)
     refresher.start()
     first = tried.get(timeout=60)
     clock.wait_for_waiting(1)

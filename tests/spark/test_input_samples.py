@@ -212,6 +212,31 @@ def test_a_large_file_is_read_in_places(tmp_path: Path) -> None:
     assert time["usualGranularity"] == "MONTH"
 
 
+@pytest.mark.parametrize(
+    ("step_ms", "usual", "hours", "days"),
+    [
+        (10, "HOUR", (720, 720, 360_000), (30, 60, 8_640_000)),
+        # The rows of one minute, which are in one month, are not reasons for months.
+        (1_000, "DAY", (720, 720, 3_600), (30, 30, 86_400)),
+        (30 * 86_400_000, "DAY", (720, 720, 1), (30, 30, 1)),
+        (0, "DAY", (720, None, None), (30, None, None)),
+    ],
+)
+def test_a_stream_gets_days_or_hours_by_the_rate_of_its_sample(
+    tmp_path: Path, step_ms: int, usual: str, hours: tuple[object, ...], days: tuple[object, ...]
+) -> None:
+    lines = "\n".join(f'{{"ts": {1_763_629_200_000 + n * step_ms}}}' for n in range(61))
+    time = of_text(lines, tmp_path, stream=True)["time"]
+    assert (time["usualGranularity"], time["exact"]) == (usual, False)
+    found = {
+        one["name"]: (one["chunks"], one["segments"], one["rowsEach"])
+        for one in time["granularities"]
+    }
+    assert (found["HOUR"], found["DAY"], found["MONTH"][0]) == (hours, days, 1)
+    # As files, they are all there is.
+    assert of_text(lines, tmp_path)["time"]["exact"]
+
+
 def test_parquet_has_types_and_counts(tmp_path: Path) -> None:
     table = pa.table(
         {"ts": pa.array([1, 2], pa.timestamp("s")), "n": [2**60, 1], "b": [True, False]}

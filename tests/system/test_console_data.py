@@ -17,6 +17,7 @@ from penstock.indexing.ports import TaskPhase, TaskReport
 from penstock.segments.segment import Segment
 from penstock.services.api.coordinator.datasource_pages import DatasourcePageRoutes
 from penstock.services.api.coordinator.rules import RuleRoutes
+from penstock.services.api.coordinator.segment_sums import SegmentSums
 from penstock.services.api.coordinator.segment_timeline import SegmentTimelineRoutes
 from penstock.services.api.live_answers import LiveAnswers
 from penstock.services.api.login import LoginRoutes
@@ -90,11 +91,12 @@ def lookup_routes(world: OverlordWorld) -> LookupTableRoutes:
 def address(world: OverlordWorld) -> Iterator[str]:
     live = LiveAnswers()
     store = world.metadata
+    sums = SegmentSums(store)
     app = world.make_app(
         more=[
             *(*ConsoleRoutes().routes(), *LoginRoutes().routes(), *live.routes()),
-            *(*RuleRoutes(store).routes(), *SegmentTimelineRoutes(store).routes()),
-            *DatasourcePageRoutes(store, world.clock).routes(),
+            *(*RuleRoutes(store).routes(), *SegmentTimelineRoutes(store, sums).routes()),
+            *DatasourcePageRoutes(store, world.clock, sums).routes(),
             *lookup_routes(world).routes(),
         ],
     )
@@ -403,6 +405,24 @@ def test_a_lookup_is_shown_refreshed_and_deleted(console: Console) -> None:
     console.open("lookups/fixed")
     press(console.page, "refresh fixed")
     expect(console.page.get_by_role("alert")).to_contain_text("map")
+
+
+def test_sums_leave_out_hidden_segments(console: Console, world: OverlordWorld) -> None:
+    for version, times in (("v1", ("01/2026-01-02", "02/2026-01-03")), ("v2", ("01/2026-01-03",))):
+        for time in times:
+            one = Segment(
+                *("folded", Interval.parse(f"2026-01-{time}"), version),
+                {"type": "local", "path": "/none"},
+                size=900,
+                total_rows=7,
+            ).to_row()
+            assert world.metadata.publish(PublishRequest(one.id, "folded", (one,))).ok
+    console.open("datasources/folded")
+    console.shows("Within it: 1 segment with 7 rows")
+    console.shows("Queries do not see 2 other segments in use.")
+    console.shows("Nothing is dropped. 1 segment with 7 rows stay.")
+    press(console.page, "mark unused the segments of folded in the interval")
+    expect(console.page.get_by_role("dialog")).to_contain_text("1 segment with 7 rows")
 
 
 def test_segments_of_an_interval_are_marked_and_compacted(

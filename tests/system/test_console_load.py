@@ -20,6 +20,7 @@ from penstock.core.http_errors import error_body, status_and_code
 from penstock.indexing.specs.batch.index_parallel import BatchIngestion, IndexParallelSpec
 from penstock.indexing.specs.input_sample import parse_sample_request
 from penstock.services.api.coordinator.datasource_pages import DatasourcePageRoutes
+from penstock.services.api.coordinator.segment_sums import SegmentSums
 from penstock.services.api.coordinator.segment_timeline import SegmentTimelineRoutes
 from penstock.services.api.input_samples import SampleRoutes
 from penstock.services.api.live_answers import LiveAnswers
@@ -85,6 +86,10 @@ def test_a_topic_is_read_by_a_supervisor(browser: Browser, shared_penstock: Loca
     console.page.get_by_label("topic", exact=True).fill("loaded")
     console.page.get_by_role("button", name="show the rows").click()
     console.shows(HOSTILE)
+    # One message a minute: days, although the sample is within an hour.
+    expect(
+        console.page.get_by_label("day about 30 chunks, 30 segments of 1,440 rows")
+    ).to_be_checked()
     console.page.get_by_role("button", name="start the supervisor").click()
     console.shows("5 rows of loaded can be queried")
     assert console.page.evaluate("document.documentElement.scrollWidth") <= 1280
@@ -161,6 +166,7 @@ class Parts:
         )
         self.live = LiveAnswers()
         sampler = Sampler(folder / "uploads", folder / "scratch")
+        sums = SegmentSums(self.world.metadata)
         self.app = self.world.make_app(
             more=[
                 *ConsoleRoutes().routes(),
@@ -168,8 +174,8 @@ class Parts:
                 *self.live.routes(),
                 *UploadRoutes(self.store).routes(),
                 *SampleRoutes(sampler, self.store).routes(),
-                *SegmentTimelineRoutes(self.world.metadata).routes(),
-                *DatasourcePageRoutes(self.world.metadata, self.world.clock).routes(),
+                *SegmentTimelineRoutes(self.world.metadata, sums).routes(),
+                *DatasourcePageRoutes(self.world.metadata, self.world.clock, sums).routes(),
             ]
         )
 

@@ -277,6 +277,7 @@ function ChangeSegments({
     (signal) => check("GET", `${OWN}/${encodeURIComponent(name)}/sums`, { interval }, signal),
     REST_MS,
   );
+  const hidden = sums === undefined ? 0 : sums.used.segments - sums.visible.segments;
   const [task, setTask] = useState<string>();
   const mark = async (how: string): Promise<string> => {
     const path = `${INDEXER}/datasources/${encodeURIComponent(name)}/${how}`;
@@ -305,7 +306,8 @@ function ChangeSegments({
       {error && <ErrorBox error={error} />}
       {sums && (
         <p>
-          Within it: {sumsText(sums.used)} in use; {sumsText(sums.unused)} unused.
+          Within it: {sumsText(sums.visible)} in use; {sumsText(sums.unused)} unused.
+          {hidden > 0 && ` Queries do not see ${exactly(hidden, "other segment")} in use.`}
           {sums.overlapping
             ? ` ${exactly(sums.overlapping, "segment")} ${sums.overlapping === 1 ? "overlaps" : "overlap"} the interval only in part, and ${sums.overlapping === 1 ? "does" : "do"} not count: nothing here changes ${sums.overlapping === 1 ? "it" : "them"}.`
             : ""}
@@ -324,7 +326,7 @@ function ChangeSegments({
                 <>
                   <p>{interval}</p>
                   <p>
-                    Queries no longer see {sumsText(sums.used)}. They can be used again until a <code>kill</code> task
+                    Queries no longer see {sumsText(sums.visible)}. They can be used again until a <code>kill</code> task
                     deletes them.
                   </p>
                 </>

@@ -60,7 +60,7 @@ export function Load(): JSX.Element {
 
   function guess(chosen: Source, format?: JsonObject): void {
     read(
-      { inputSource: chosen.input, ...(format ? { inputFormat: format } : {}) },
+      { ...inputOf(chosen), ...(format ? { inputFormat: format } : {}) },
       (found) => {
         const time = found.timestampSpec;
         const first = time === null ? [] : [{ name: time.column, type: typeOfTime(time.format), isKept: true }];
@@ -91,7 +91,7 @@ export function Load(): JSX.Element {
     if (source === undefined || next.time === null) return;
     read(
       {
-        inputSource: source.input,
+        ...inputOf(source),
         inputFormat: next.format,
         timestampSpec: timestampSpec(next.time),
         dimensions: dimensionsOf(next),
@@ -148,6 +148,11 @@ export function Load(): JSX.Element {
   );
 }
 
+/** The input of a sample; messages of a topic are a part of a stream. */
+function inputOf(source: Source): JsonObject {
+  return { inputSource: source.input, ...(source.topic === undefined ? {} : { stream: true }) };
+}
+
 function typeOfTime(format: string): string {
   return ["posix", "millis", "micro", "nano"].includes(format) ? "long" : "string";
 }
@@ -201,7 +206,7 @@ function ChooseDestination({
       )}
       {!isStream && <Existing to={to} sample={sample} />}
       <fieldset class="choices">
-        <legend>Time chunks</legend>
+        <legend>Time chunks{isStream && " of 30 days, estimated from the messages above"}</legend>
         {(time?.granularities ?? []).map((one) => (
           <label key={one.name}>
             <input

@@ -1,30 +1,32 @@
-"""Sums over a datasource's segments by equal cells of time and by state.
+"""Sums over a datasource's segments by equal cells of time and by state, and over visible ones.
 
 Owns which parts of segments are visible, hidden or neither, for a million groups at once, and their
-sums in cells. All steps are operations on whole columns, so that they take time in proportion to
-the number of groups, however these overlap. The rules are those of `penstock.core.timeline`, which
-tests compare.
+sums in cells and as a whole. All steps are operations on whole columns, so that they take time in
+proportion to the number of groups, however these overlap. The rules are those of
+`penstock.core.timeline`, which tests compare.
 
 Bytes and rows of a segment count evenly over its interval, because the metadata has nothing finer.
-A segment counts in each cell that it overlaps, in each state that it has there.
+A segment counts in each cell that it overlaps, in each state that it has there. `VisibleTotals` are
+brought to a later revision by the groups that overlap a changed one; all others stay as they were.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from penstock.core.intervals import Interval
-from penstock.segments.segment_groups import GroupKind
+from penstock.segments.segment_groups import GroupKind, SegmentGroups
+from penstock.storage.metadata import SegmentTotals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
     from numpy.typing import NDArray
 
-    from penstock.segments.segment_groups import SegmentGroups
+    from penstock.storage.metadata.segment_overview import SegmentOverview
 
     Numbers = NDArray[np.int64]
     Fractions = NDArray[np.float64]
@@ -154,6 +156,32 @@ class _Spans:
         return _Spans(self.starts[some], self.ends[some], self.values[some])
 
 
+class SegmentSizes(NamedTuple):
+    """Number, bytes and rows of segments."""
+
+    segments: int
+    bytes: int
+    rows: int
+
+    @classmethod
+    def sum(cls, sizes: Iterable[SegmentSizes]) -> SegmentSizes:
+        """Return the sum of several."""
+        every = list(sizes)
+        return cls(*(sum(one[at] for one in every) for at in range(3)))
+
+
+class VisibleAmounts(NamedTuple):
+    """What queries read of each group: segments that are visible at least in part, and sizes."""
+
+    segments: Numbers
+    bytes: Numbers
+    rows: Numbers
+
+    def sums(self, which: Flags) -> SegmentSizes:
+        """Return the sums over some groups."""
+        return SegmentSizes(*(int(amounts[which].sum()) for amounts in self))
+
+
 class SegmentStates:
     """The state of each part of a datasource's segments at one revision. Any thread may read it.
 
@@ -215,6 +243,21 @@ class SegmentStates:
                 state = "incomplete" if waits else "overshadowed"
             found[time, groups.names[groups.versions[at]], kind] = state
         return found
+
+    def visible_amounts(self) -> VisibleAmounts:
+        """Return what queries read of each group."""
+        groups, seen_ms = self.groups, self._visible_ms
+        lengths = groups.ends - groups.starts
+        is_part = np.flatnonzero((seen_ms > 0) & (seen_ms < lengths))
+        shares = seen_ms[is_part] / lengths[is_part]
+
+        def seen(amounts: Numbers) -> Numbers:
+            found = np.where(seen_ms > 0, amounts, 0)
+            found[is_part] = np.rint(amounts[is_part] * shares)
+            return found
+
+        segments = np.where(seen_ms > 0, groups.segments, 0)
+        return VisibleAmounts(segments, seen(groups.bytes), seen(groups.rows))
 
     @property
     def extent(self) -> Interval | None:
@@ -330,6 +373,105 @@ class SegmentStates:
         low, high = grid.cells_of(starts, ends)
         values = np.concatenate([spans.values, groups.versions[replaced]])
         return largest(grid.count, low, high + 1, values)
+
+
+@dataclass(frozen=True, slots=True)
+class VisibleTotals:
+    """Sums over the segments of a datasource that queries read.
+
+    Attributes:
+        groups: The groups of all of its segments.
+        totals: The sums; the interval and the time are those of all used segments. None: there are
+            no used segments.
+    """
+
+    groups: SegmentGroups
+    totals: SegmentTotals | None
+
+    @classmethod
+    def read(
+        cls, overview: SegmentOverview, datasource: str, known: VisibleTotals | None = None
+    ) -> VisibleTotals:
+        """Return the sums of a datasource.
+
+        Args:
+            overview: The segments.
+            datasource: The datasource.
+            known: Its sums at an earlier revision; unchanged times are not added up again.
+
+        Raises:
+            InvalidRequest: A payload cannot be read; the message names its segment.
+            Conflict: Segments of a group exclude each other.
+        """
+        groups = SegmentGroups.read(overview, datasource, None if known is None else known.groups)
+        if known is not None and groups is known.groups:
+            return known
+        used = groups.kinds != GroupKind.UNUSED
+        if not used.any():
+            return cls(groups, None)
+        starts = groups.read_starts
+        if known is None or known.totals is None or starts is None:
+            sums = SegmentStates(groups).visible_amounts().sums(used)
+        else:
+            before = SegmentSizes(known.totals.count, known.totals.bytes, known.totals.rows)
+            sums = _moved_sums(before, known.groups, groups, starts)
+        interval = Interval(int(groups.starts[used].min()), int(groups.ends[used].max()))
+        return cls(groups, SegmentTotals(interval, *sums, int(groups.newest[used].max())))
+
+
+def visible_sums(groups: SegmentGroups, within: Interval | None = None) -> SegmentSizes:
+    """Return what is visible of the groups that lie within an interval; None means of all."""
+    if within is None:
+        return SegmentStates(groups).visible_amounts().sums(np.ones(len(groups), bool))
+    near = groups.where((groups.starts < within.end_ms) & (groups.ends > within.start_ms))
+    inside = (near.starts >= within.start_ms) & (near.ends <= within.end_ms)
+    return SegmentStates(near).visible_amounts().sums(inside)
+
+
+def _moved_sums(
+    sums: SegmentSizes, old: SegmentGroups, new: SegmentGroups, starts: Collection[int]
+) -> SegmentSizes:
+    """Return what is visible after the groups that begin at some times were replaced."""
+    changed = _union([side.where(side.begin_at(starts)) for side in (old, new)])
+    touched = [changed.overlapping(side.starts, side.ends) for side in (old, new)]
+    # What is visible of a group depends on those that overlap it.
+    around = _union([side.where(some) for side, some in zip((old, new), touched, strict=True)])
+    found = []
+    for side, some in zip((old, new), touched, strict=True):
+        near = around.overlapping(side.starts, side.ends)
+        found.append(SegmentStates(side.where(near)).visible_amounts().sums(some[near]))
+    before, after = found
+    return SegmentSizes(
+        *(total - gone + come for total, gone, come in zip(sums, before, after, strict=True))
+    )
+
+
+class _Union(NamedTuple):
+    """Disjoint intervals in the order of time."""
+
+    starts: Numbers
+    ends: Numbers
+
+    def overlapping(self, starts: Numbers, ends: Numbers) -> Flags:
+        """Return which intervals overlap one of these; empty ones do not."""
+        if not len(self.starts):
+            return np.zeros(len(starts), bool)
+        at = np.searchsorted(self.starts, ends) - 1
+        return (at >= 0) & (self.ends[at] > starts) & (starts < ends)
+
+
+def _union(parts: Sequence[SegmentGroups]) -> _Union:
+    """Return the times of groups."""
+    starts = np.concatenate([groups.starts for groups in parts])
+    ends = np.concatenate([groups.ends for groups in parts])
+    has_time = starts < ends
+    order = np.argsort(starts[has_time], kind="stable")
+    starts = starts[has_time][order]
+    reached = np.maximum.accumulate(ends[has_time][order])
+    begins = np.ones(len(starts), bool)
+    begins[1:] = starts[1:] > reached[:-1]
+    at = np.flatnonzero(begins)
+    return _Union(starts[at], reached[np.append(at[1:], len(starts))[: len(at)] - 1])
 
 
 def largest(count: int, lows: Numbers, highs: Numbers, values: Numbers) -> Numbers:

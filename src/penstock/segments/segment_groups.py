@@ -1,7 +1,7 @@
 """Groups of a datasource's segments as columns: one row for each interval, version and use.
 
 Owns the step from the metadata to these columns, and their update to a later revision, which reads
-only the times that changed. A million groups take about 45 MB. Visibility is computed from them by
+only the times that changed. A million groups take about 55 MB. Visibility is computed from them by
 `segment_cells`.
 
 Nearly always the sums of the database are enough. Segments that rewrite others of their version,
@@ -61,6 +61,7 @@ class _Part(NamedTuple):
     segments: int
     bytes: int
     rows: int
+    newest_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,9 @@ class SegmentGroups:
         segments: Number of segments of each.
         bytes: Sum of their sizes.
         rows: Sum of their rows.
+        newest: When the last segment of each was created, in epoch ms.
+        read_starts: The starts at which groups were read again since an earlier revision; None: all
+            were read.
     """
 
     revision: int
@@ -88,6 +92,8 @@ class SegmentGroups:
     segments: NDArray[np.int64]
     bytes: NDArray[np.int64]
     rows: NDArray[np.int64]
+    newest: NDArray[np.int64]
+    read_starts: frozenset[int] | None = None
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -119,16 +125,16 @@ class SegmentGroups:
             return known
         return _table(overview, datasource, overview.groups(datasource))
 
-    def without(self, starts: Collection[int]) -> SegmentGroups:
-        """Return the groups that begin at none of these times."""
-        return self.where(~np.isin(self.starts, np.fromiter(starts, np.int64, len(starts))))
+    def begin_at(self, starts: Collection[int]) -> NDArray[np.bool_]:
+        """Return which groups begin at one of these times."""
+        return np.isin(self.starts, np.fromiter(starts, np.int64, len(starts)))
 
     def where(self, which: NDArray[np.bool_]) -> SegmentGroups:
         """Return some of the groups."""
         return SegmentGroups(
             *(self.revision, self.names, self.starts[which], self.ends[which]),
             *(self.versions[which], self.kinds[which], self.segments[which]),
-            *(self.bytes[which], self.rows[which]),
+            *(self.bytes[which], self.rows[which], self.newest[which]),
         )
 
 
@@ -143,11 +149,11 @@ def _moved(
         return None
     if starts:
         fresh = _table(overview, datasource, overview.groups(datasource, starts))
-        known = _joined(revision, [known.without(starts), fresh])
+        known = _joined(revision, [known.where(~known.begin_at(starts)), fresh])
     # A segment that became unused and was deleted since then left no trace either.
     if known.count(used=True) != overview.count(datasource, used=True):
         return None
-    return replace(known, revision=revision)
+    return replace(known, revision=revision, read_starts=frozenset(starts))
 
 
 def _table(
@@ -186,11 +192,15 @@ def _columns(
 ) -> SegmentGroups:
     names = sorted(set(versions))
     ranks = {name: rank for rank, name in enumerate(names)}
+    segments, sizes, rows, newest = sums
     return SegmentGroups(
         *(revision, tuple(names), np.array(starts, np.int64), np.array(ends, np.int64)),
         np.array([ranks[version] for version in versions], np.int64),
         kinds.astype(np.int8),
-        *sums,
+        segments,
+        sizes,
+        rows,
+        newest,
     )
 
 
@@ -211,8 +221,11 @@ def _special_parts(
     overview: SegmentOverview, datasource: str, groups: Sequence[SegmentGroup]
 ) -> Iterator[_Part]:
     around = Interval(groups[0].start_ms, max(group.end_ms for group in groups))
+    newest = {
+        (Interval(group.start_ms, group.end_ms), group.version): group.newest_ms for group in groups
+    }
     members: dict[tuple[Interval, str], list[PartitionChunk[SegmentSummary]]] = {
-        (Interval(group.start_ms, group.end_ms), group.version): [] for group in groups
+        key: [] for key in newest
     }
     texts = (
         text
@@ -230,9 +243,12 @@ def _special_parts(
             states.append((GroupKind.REPLACED, entry.arrangement.overshadowed))
         for state, found in states:
             if found:
-                sizes = (sum(chunk.item.size for chunk in found),)
-                sums = (len(found), *sizes, sum(chunk.item.rows for chunk in found))
-                yield _Part(interval.start_ms, interval.end_ms, version, state, *sums)
+                yield _Part(
+                    *(interval.start_ms, interval.end_ms, version, state, len(found)),
+                    sum(chunk.item.size for chunk in found),
+                    sum(chunk.item.rows for chunk in found),
+                    newest[interval, version],
+                )
 
 
 def _joined(revision: int, tables: Sequence[SegmentGroups]) -> SegmentGroups:
@@ -253,4 +269,5 @@ def _joined(revision: int, tables: Sequence[SegmentGroups]) -> SegmentGroups:
         np.concatenate([none, *(table.segments for table in tables)]),
         np.concatenate([none, *(table.bytes for table in tables)]),
         np.concatenate([none, *(table.rows for table in tables)]),
+        np.concatenate([none, *(table.newest for table in tables)]),
     )

@@ -226,7 +226,7 @@ class LookupService:
             try:
                 self._access.require(owner, action, resource)
             except Forbidden:  # narrow: translates
-                problem = f"it may not {action} {resource}"
+                problem = f"it may not {action} {resource.shown}"
         if problem:
             raise Forbidden(
                 f"the lookup is refreshed for {owner_id}, which applied its spec, but {problem}:"

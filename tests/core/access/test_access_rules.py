@@ -100,6 +100,14 @@ def test_a_rule_is_read_as_it_is_written(
     assert Rule.parse(str(rule)) == rule
 
 
+def test_a_message_shows_valid_names_whole_and_longer_ones_shortened() -> None:
+    assert Resource(ResourceKind.TASK, "t" * 180).shown == f"task:{'t' * 180}"
+    shown = Resource(ResourceKind.DATASOURCE, "d\n" * 5_000).shown
+    assert shown.startswith("datasource:'d\\nd\\n")
+    assert shown.endswith("…'")
+    assert len(shown) < 120
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

@@ -292,14 +292,14 @@ class AccessControl:
             raise Unauthenticated(self.remedy)
         if decision.limits is not None:
             raise Forbidden(
-                f"{principal.id} may read {resource} only by SQL queries, because a row filter or a"
-                " column mask applies: query it with penstock sql"
+                f"{principal.id} may read {resource.shown} only by SQL queries, because a row"
+                " filter or a column mask applies: query it with penstock sql"
             )
         # The rule is not shown: it may name what the principal must not know.
         acting = f", for whom {principal.via} acts," if principal.via else ""
         raise Forbidden(
-            f"{principal.id}{acting} may not {action} {resource}: ask an administrator, to whom"
-            " 'penstock access check' explains the decision"
+            f"{principal.id}{acting} may not {action} {resource.shown}: ask an administrator, to"
+            " whom 'penstock access check' explains the decision"
         )
 
     @property

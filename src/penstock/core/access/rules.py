@@ -24,6 +24,8 @@ from penstock.core.similar_names import nearest
 STAR: Final = "*"
 NAME_CHARACTERS_MAX: Final = 1_000
 """Maximum length of a resource's name; far more than any name rule allows."""
+# Names of tasks may have 180 bytes, and those of requests 255.
+_SHOWN_CHARACTERS_MAX: Final = 255
 
 
 class Action(StrEnum):
@@ -98,6 +100,12 @@ class Resource:
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"
+
+    @property
+    def shown(self) -> str:
+        """The resource for a message: a name that is longer than any valid one is shortened."""
+        is_long = len(self.name) > _SHOWN_CHARACTERS_MAX
+        return f"{self.kind}:{quoted(self.name) if is_long else self.name}"
 
 
 def channel_resource(topic: str, channel: str) -> Resource:

@@ -223,8 +223,8 @@ def _decided(
             access.require(owner, action, resource)
         except Forbidden:  # narrow: translates
             return (
-                f"the flow acts for {owner.id}, which may not {action} {resource}: give it this"
-                " right, or apply the flow as a principal that has it ('penstock access check'"
+                f"the flow acts for {owner.id}, which may not {action} {resource.shown}: give it"
+                " this right, or apply the flow as a principal that has it ('penstock access check'"
                 " explains the decision)"
             )
     return ""

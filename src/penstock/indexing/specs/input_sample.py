@@ -16,12 +16,17 @@ from penstock.indexing.specs.spec_text import read_object
 
 
 class InputSampleRequest(SpecModel):
-    """An input to read the first rows of. Parts that are left out are guessed from the data."""
+    """An input to read the first rows of. Parts that are left out are guessed from the data.
+
+    Attributes:
+        stream: Whether the input is a sample of a stream, whose rows a supervisor will read.
+    """
 
     input_source: InputSource
     input_format: InputFormat | None = None
     timestamp_spec: TimestampSpec | None = None
     dimensions: tuple[Dimension, ...] | None = Field(default=None, max_length=COLUMNS_MAX)
+    stream: bool = False
 
     @model_validator(mode="after")
     def _check_source(self) -> InputSampleRequest:

@@ -215,7 +215,7 @@ class RequestAccess:
             if problem:
                 break
             if not control.decide(lasting, action, resource).allowed:
-                problem = f"may not {action} {resource}"
+                problem = f"may not {action} {resource.shown}"
         if problem:
             raise Forbidden(
                 f"{what} for {owner} without a request's credential: {problem}. Roles from"

@@ -36,6 +36,7 @@ from penstock.services.api.coordinator.datasource_pages import DatasourcePageRou
 from penstock.services.api.coordinator.datasources import DatasourceRoutes
 from penstock.services.api.coordinator.loaded_segments import LoadedRoutes
 from penstock.services.api.coordinator.rules import COORDINATOR, RuleRoutes
+from penstock.services.api.coordinator.segment_sums import SegmentSums
 from penstock.services.api.coordinator.segment_timeline import SegmentTimelineRoutes
 from penstock.services.api.host_resources import HostResourceRoutes
 from penstock.services.api.indexer.request_parts import (
@@ -149,7 +150,8 @@ class RouterRoutes:
 
     def __init__(self, parts: RouterParts) -> None:
         self._parts = parts
-        self.timelines = SegmentTimelineRoutes(parts.store)
+        self._sums = SegmentSums(parts.store)
+        self.timelines = SegmentTimelineRoutes(parts.store, self._sums)
         self.lookups = LookupService(
             parts.store.lookups, parts.lookup_files, parts.clock, parts.access
         )
@@ -193,7 +195,7 @@ class RouterRoutes:
             *SqlTaskRoutes(self.overlord).routes(),
             *RuleRoutes(self._parts.store).routes(),
             *DatasourceRoutes(self._parts.store).routes(),
-            *DatasourcePageRoutes(self._parts.store, self._parts.clock).routes(),
+            *DatasourcePageRoutes(self._parts.store, self._parts.clock, self._sums).routes(),
             *self.timelines.routes(),
             *HostResourceRoutes(self._parts.folder, self._parts.clock).routes(),
             *LoadedRoutes(self._parts.store, self._parts.http.url).routes(),

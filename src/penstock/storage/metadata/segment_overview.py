@@ -267,6 +267,7 @@ class SegmentOverview:
             func.count(),
             _sum(table.c.bytes),
             _sum(table.c.row_count),
+            func.max(table.c.created_ms),
             _plain(func.sum(case((number < core, 1), else_=0)) >= func.max(core)),
             _plain(or_(func.max(number) >= OVERWRITE_START, func.min(core) < 0)),
         )
@@ -278,6 +279,13 @@ class SegmentOverview:
             part = part.group_by(*of_group).execution_options(yield_per=_ROWS_AT_ONCE)
             for rows in self._connection.execute(part).partitions():
                 yield cast_type("Sequence[SegmentGroup]", rows)
+
+    def changed_names(self, after: int) -> set[str]:
+        """Return the datasources with segments that were added or marked since a revision.
+
+        Segments that became unused and were deleted since then only show in `count`.
+        """
+        return {name for name, _, _ in self._changed(after)}
 
     def changed_starts(self, datasource: str, after: int) -> set[int]:
         """Return the starts of segments that were added or marked since a revision.

@@ -1,16 +1,17 @@
 """API of datasources that Druid does not have: pages of the list, sums, and previews of rules.
 
-Owns the paths `/penstock/v1/datasources`, `…/NAME`, `…/NAME/sums` and `…/NAME/rules/preview`. The
-database sums up from an index; sums over all datasources, and other orders than by name, come from
-`freshness`. A preview uses the functions with which the overlord applies rules,
-so both agree.
+Owns the paths `/penstock/v1/datasources`, `…/NAME`, `…/NAME/sums` and `…/NAME/rules/preview`. Sums
+are of the segments that queries read (`segment_sums`); sums over all datasources, and other orders
+than by name, come from `freshness`. A preview uses the functions with which the overlord applies
+rules, so both agree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,6 +23,7 @@ from penstock.core.errors import InvalidRequest, NotFound
 from penstock.core.instants import format_time
 from penstock.core.intervals import Interval
 from penstock.indexing.specs.retention_rules import dropped, parse_rules, readable_rules
+from penstock.segments.segment_cells import SegmentSizes, SegmentStates, visible_sums
 from penstock.services.api.asgi import JsonResponse, bounded_body, report_invalid
 from penstock.services.api.coordinator.freshness import (
     ORDERS,
@@ -36,11 +38,16 @@ from penstock.services.api.indexer.request_parts import (
     query_skip,
 )
 from penstock.services.api.request_access import RequestAccess, access_of
+from penstock.storage.metadata import SegmentTotals
 from penstock.storage.metadata.tables.configuration import DEFAULT_RULES
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from penstock.indexing.specs.retention_rules import Rule
-    from penstock.storage.metadata import MetadataStore, SegmentTotals
+    from penstock.segments.segment_groups import SegmentGroups
+    from penstock.services.api.coordinator.segment_sums import SegmentSums
+    from penstock.storage.metadata import MetadataStore
     from penstock.storage.metadata.segment_overview import SegmentOverview
 
 DATASOURCES: Final = "/penstock/v1/datasources"
@@ -56,14 +63,16 @@ class DatasourcePageRoutes:
     Args:
         store: The metadata store.
         clock: Determines which segments a rule drops now.
+        sums: The sums of visible segments.
     """
 
-    def __init__(self, store: MetadataStore, clock: Clock) -> None:
+    def __init__(self, store: MetadataStore, clock: Clock, sums: SegmentSums) -> None:
         self._store = store
         self._clock = clock
-        self._freshness = FreshnessSums(store, clock)
+        self._sums = sums
+        self._freshness = FreshnessSums(store, clock, sums)
         # Replaced as a whole, so that threads may use it without a mutex.
-        self._kept = _KeptSums(-1)
+        self._kept = _KeptNames(-1, ())
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
@@ -98,14 +107,10 @@ class DatasourcePageRoutes:
         if has_sums or order != "name":
             return JsonResponse(self._fresh_page(access, text, order, (skip, most), has_sums))
 
-        def read(overview: SegmentOverview) -> tuple[int, list[Mapping[str, object]]]:
-            kept = self._kept_at(overview)
-            names = access.visible(name for name in kept.names(overview) if text in name.lower())
-            page = names[skip : skip + most]
-            return len(names), [_shown(access, overview, kept, name) for name in page]
-
-        found, listed = self._store.segment_overviews.read(read)
-        return JsonResponse({"found": found, "datasources": listed})
+        every = self._store.segment_overviews.read(self._names)
+        names = access.visible(name for name in every if text in name.lower())
+        listed = self._shown(access, names[skip : skip + most])
+        return JsonResponse({"found": len(names), "datasources": listed})
 
     def _fresh_page(
         self,
@@ -117,7 +122,7 @@ class DatasourcePageRoutes:
     ) -> dict[str, object]:
         """Return a page in any order. The sums of an entry may be some seconds old."""
         fresh = {one.name: one for one in self._freshness.read()}
-        used = [name for name, one in fresh.items() if one.segments]
+        used = [name for name, one in fresh.items() if one.until_ms is not None]
         # As without sums: also those that only have files of which no newest row is known.
         stored = self._store.segment_overviews.read(lambda overview: overview.names(used))
         visible = access.visible(stored)
@@ -141,15 +146,32 @@ class DatasourcePageRoutes:
         if order == "name":
             names.sort()
         skip, most = part
-
-        def read(overview: SegmentOverview) -> list[Mapping[str, object]]:
-            return [
-                _limited(name) if name in limited else _entry(overview, known[name])
-                for name in names[skip : skip + most]
-            ]
-
-        listed = self._store.segment_overviews.read(read)
+        listed = self._entries([known[name] for name in names[skip : skip + most]], limited)
         return {**answer, "found": len(names), "datasources": listed}
+
+    def _names(self, overview: SegmentOverview) -> list[str]:
+        """Return the datasources that have used segments or announced files, in order."""
+        kept = self._kept
+        if kept.revision != overview.revision:
+            self._kept = kept = _KeptNames(overview.revision, tuple(overview.datasources()))
+        return overview.names(kept.names)
+
+    def _shown(self, access: RequestAccess, names: Sequence[str]) -> list[Mapping[str, object]]:
+        """Return entries of the list."""
+        limited = {name for name in names if access.sees_limited_rows(name)}
+        totals = self._sums.totals([name for name in names if name not in limited])
+        known = [_known(name, totals.get(name)) for name in names]
+        return self._entries(known, limited)
+
+    def _entries(
+        self, known: Sequence[DatasourceFreshness], limited: Collection[str]
+    ) -> list[Mapping[str, object]]:
+        return self._store.segment_overviews.read(
+            lambda overview: [
+                _limited(one.name) if one.name in limited else _entry(overview, one)
+                for one in known
+            ]
+        )
 
     def one(self, request: Request) -> Response:
         """Return a datasource as an entry of the list.
@@ -163,26 +185,20 @@ class DatasourcePageRoutes:
         if not access.sees_limited_rows(name):
             access.require(Action.READ, Resource(ResourceKind.DATASOURCE, name))
 
-        def read(overview: SegmentOverview) -> Mapping[str, object] | None:
-            if not overview.has(name) and not overview.is_dropped(name):
-                return None
-            return _shown(access, overview, self._kept_at(overview), name)
-
-        found = self._store.segment_overviews.read(read)
-        if found is None:
+        exists = self._store.segment_overviews.read(
+            lambda overview: overview.has(name) or overview.is_dropped(name)
+        )
+        if not exists:
             raise NotFound(f"there is no datasource {name!r} with segments or announced files")
+        (found,) = self._shown(access, [name])
         return JsonResponse(found)
-
-    def _kept_at(self, overview: SegmentOverview) -> _KeptSums:
-        if self._kept.revision != overview.revision:
-            self._kept = _KeptSums(overview.revision)
-        return self._kept
 
     def sums(self, request: Request) -> Response:
         """Return sums over the segments of a datasource that lie within an interval, or over all.
 
-        They are the segments that `markUnused` and `markUsed` would change for the interval. Those
-        that only overlap it are counted beside.
+        `used` and `unused` are the segments that `markUnused` and `markUsed` would change for the
+        interval, and `visible` what queries read of the used ones. Those that only overlap it are
+        counted beside.
         """
         report_invalid(request)
         name = datasource_of(request, self._store.is_stored_name)
@@ -196,7 +212,9 @@ class DatasourcePageRoutes:
             }
             return {**sums, "overlapping": across}
 
-        return JsonResponse({"datasource": name, **self._store.segment_overviews.read(read)})
+        visible = visible_sums(self._sums.groups(name), within)._asdict()
+        found = self._store.segment_overviews.read(read)
+        return JsonResponse({"datasource": name, "visible": visible, **found})
 
     async def preview(self, request: Request) -> Response:
         """Return what retention rules would drop now if they were set.
@@ -213,56 +231,52 @@ class DatasourcePageRoutes:
         rules: dict[str, Sequence[Rule]] = {**readable_rules(self._store.rules.every())}
         rules[name] = given
         now_ms = self._clock.now_ms()
-
-        def read(overview: SegmentOverview) -> tuple[list[SegmentTotals], list[_Dropped]]:
-            kept, doomed = [], []
-            for datasource in overview.datasources() if name == DEFAULT_RULES else [name]:
-                totals = overview.totals_by_time(datasource)
-                chunks = (
-                    (datasource, one.interval.start_ms, one.interval.end_ms) for one in totals
-                )
-                gone = {interval for _, interval in dropped(chunks, rules, now_ms)}
-                kept += [one for one in totals if one.interval not in gone]
-                doomed += _joined(
-                    datasource, [one for one in reversed(totals) if one.interval in gone]
-                )
-            return kept, doomed
-
-        kept, doomed = self._store.segment_overviews.read(read)
+        names = [name]
+        if name == DEFAULT_RULES:
+            names = self._store.segment_overviews.read(lambda overview: overview.datasources())
+        kept: list[SegmentSizes] = []
+        doomed: list[_Dropped] = []
+        for datasource in names:
+            groups = self._sums.groups(datasource)
+            times = list(zip(groups.starts.tolist(), groups.ends.tolist(), strict=True))
+            chunks = ((datasource, *time) for time in dict.fromkeys(times))
+            gone = {
+                (interval.start_ms, interval.end_ms)
+                for _, interval in dropped(chunks, rules, now_ms)
+            }
+            is_gone = np.array([time in gone for time in times], bool)
+            # A dropped segment may hide others that queries read from then on.
+            kept.append(visible_sums(groups.where(~is_gone)))
+            doomed += _joined(datasource, _visible_totals(groups, is_gone))
         return JsonResponse(
             {
                 "datasource": name,
                 "dropped": _sums(one for run in doomed for one in run.totals),
-                "kept": _sums(kept),
+                "kept": SegmentSizes.sum(kept)._asdict(),
                 "intervalCount": len(doomed),
                 "intervals": [run.to_json() for run in doomed[:_INTERVALS_SHOWN_MAX]],
             }
         )
 
 
-class _KeptSums:
-    """Names and sums of datasources at the revision at which their segments last changed.
+class _KeptNames(NamedTuple):
+    """Datasources with used segments at the revision at which segments last changed."""
 
-    A million segments take a second to sum up, and pages ask again and again. Threads may ask for
-    the same sums at once; they get the same ones.
-    """
+    revision: int
+    names: tuple[str, ...]
 
-    def __init__(self, revision: int) -> None:
-        self.revision = revision
-        self._names: list[str] | None = None
-        self._totals: dict[str, SegmentTotals | None] = {}
 
-    def names(self, overview: SegmentOverview) -> list[str]:
-        """Return the datasources that have used segments or announced files, in order."""
-        if self._names is None:
-            self._names = overview.datasources()
-        return overview.names(self._names)
-
-    def totals(self, overview: SegmentOverview, name: str) -> SegmentTotals | None:
-        """Return the sums over the used segments of a datasource, None if it has none."""
-        if name not in self._totals:
-            self._totals[name] = overview.totals(name).get(name)
-        return self._totals[name]
+def _visible_totals(groups: SegmentGroups, which: NDArray[np.bool_]) -> list[SegmentTotals]:
+    """Return sums over the visible segments of each interval of some groups, in order."""
+    amounts = SegmentStates(groups).visible_amounts()
+    found: dict[Interval, list[SegmentSizes]] = {}
+    for at in np.flatnonzero(which & (amounts.segments > 0)).tolist():
+        interval = Interval(int(groups.starts[at]), int(groups.ends[at]))
+        sizes = SegmentSizes(*(int(column[at]) for column in amounts))
+        found.setdefault(interval, []).append(sizes)
+    return [
+        SegmentTotals(interval, *SegmentSizes.sum(found[interval])) for interval in sorted(found)
+    ]
 
 
 class _Dropped:
@@ -299,25 +313,17 @@ def _joined(datasource: str, totals: Iterable[SegmentTotals]) -> list[_Dropped]:
     return runs
 
 
-def _shown(
-    access: RequestAccess, overview: SegmentOverview, kept: _KeptSums, name: str
-) -> Mapping[str, object]:
-    if access.sees_limited_rows(name):
-        return _limited(name)
-    totals = kept.totals(overview, name)
+def _known(name: str, totals: SegmentTotals | None) -> DatasourceFreshness:
     if totals is None:
-        return _entry(overview, DatasourceFreshness(name, bytes=0, rows=0))
-    return _entry(
-        overview,
-        DatasourceFreshness(
-            name,
-            totals.count,
-            totals.bytes,
-            totals.rows,
-            totals.interval.start_ms,
-            totals.interval.end_ms,
-            totals.newest_ms,
-        ),
+        return DatasourceFreshness(name, bytes=0, rows=0)
+    return DatasourceFreshness(
+        name,
+        totals.count,
+        totals.bytes,
+        totals.rows,
+        totals.interval.start_ms,
+        totals.interval.end_ms,
+        totals.newest_ms,
     )
 
 
@@ -352,7 +358,6 @@ def _time(ms: int | None) -> str | None:
 
 
 def _sums(totals: Iterable[SegmentTotals]) -> dict[str, int]:
-    segments = size = rows = 0
-    for one in totals:
-        segments, size, rows = segments + one.count, size + one.bytes, rows + one.rows
-    return {"segments": segments, "bytes": size, "rows": rows}
+    return SegmentSizes.sum(
+        SegmentSizes(one.count, one.bytes, one.rows) for one in totals
+    )._asdict()

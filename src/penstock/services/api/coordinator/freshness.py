@@ -1,11 +1,12 @@
 """How new the data of each datasource is, by event and publish time, and how much it is.
 
 Owns what is kept between requests for the list of all datasources: the sums of each. Only the sizes
-need all rows of the segments of a datasource, which takes seconds for 1,000,000. So these are read
-again only after a pause of `SIZE_RESTS` times as long as that took; everything else is read from
-indexes at each request whose metadata has changed. The first answer leaves out the size of a
-datasource with more than `SIZED_AT_ONCE_MAX` segments; the next one has it. Does not own the form
-of the list (`datasource_pages`), nor the timeline of one datasource (`segment_timeline`).
+need all rows of the segments of a datasource, or those that changed (`segment_sums`), which takes
+up to seconds for 1,000,000. So these are read again only after a pause of `SIZE_RESTS` times as
+long as that took; everything else is read from indexes at each request whose metadata has changed.
+The first answer leaves out the size of a datasource with more than `SIZED_AT_ONCE_MAX` segments;
+the next one has it. Does not own the form of the list (`datasource_pages`), nor the timeline of one
+datasource (`segment_timeline`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from penstock.core.errors import Unavailable
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
+    from penstock.services.api.coordinator.segment_sums import SegmentSums
     from penstock.storage.metadata import MetadataStore
     from penstock.storage.metadata.rows.segments import NewestData
 
@@ -38,10 +40,11 @@ class DatasourceFreshness:
 
     Attributes:
         name: The datasource.
-        segments: Number of used segments.
-        bytes: Sum of their sizes; None: not added up yet.
+        segments: Number of visible segments; of all used ones until the sizes are added up.
+        bytes: Sum of the sizes of visible segments; None: not added up yet.
         rows: Sum of their rows; None: not added up yet.
-        from_ms: Start of their oldest interval; None: there are none, or not added up yet.
+        from_ms: Start of the oldest interval of used segments; None: there are none, or not added
+            up yet.
         until_ms: End of the newest interval of used segments; None: there are none.
         published_ms: Time at which the newest used segment was published; None: there are none.
         newest_row_ms: Newest `__time` in the files of running tasks; None: there are none.
@@ -78,6 +81,7 @@ class _Datasource:
 
     Attributes:
         fresh: Its data; the size may be older.
+        used: Number of its used segments.
         is_size_old: Whether its segments have changed since the size was read.
         size_at_s: Monotonic time at which the size was read.
         size_took_s: How long that took.
@@ -85,6 +89,7 @@ class _Datasource:
     """
 
     fresh: DatasourceFreshness
+    used: int = 0
     is_size_old: bool = False
     size_at_s: float = 0.0
     size_took_s: float = 0.0
@@ -93,7 +98,7 @@ class _Datasource:
     @property
     def waits_for_size(self) -> bool:
         """Whether this is the first answer, and the size would take long."""
-        return self.is_new and self.fresh.segments > SIZED_AT_ONCE_MAX
+        return self.is_new and self.used > SIZED_AT_ONCE_MAX
 
     def may_read_size(self, now_s: float) -> bool:
         return now_s - self.size_at_s >= SIZE_RESTS * self.size_took_s
@@ -113,10 +118,12 @@ class FreshnessSums:
     Args:
         store: The metadata store.
         clock: Measures how long sums take.
+        sums: The sums of visible segments.
     """
 
-    def __init__(self, store: MetadataStore, clock: Clock) -> None:
+    def __init__(self, store: MetadataStore, clock: Clock, sums: SegmentSums) -> None:
         self._store = store
+        self._sums = sums
         self._clock = clock
         # One request reads at a time: others would read the same segments.
         self._mutex = threading.Lock()
@@ -157,15 +164,20 @@ class FreshnessSums:
 
     def _sized(self, known: _Datasource) -> _Datasource:
         name, began_s = known.fresh.name, self._clock.monotonic_s()
-        totals = self._store.segment_overviews.read(lambda overview: overview.totals(name))
+        found = self._sums.totals([name]).get(name)
         now_s = self._clock.monotonic_s()
-        found = totals.get(name)
-        sized = replace(known.fresh, bytes=0, rows=0, from_ms=None)
+        sized = replace(known.fresh, segments=0, bytes=0, rows=0, from_ms=None)
         if found is not None:
             sized = replace(
-                sized, bytes=found.bytes, rows=found.rows, from_ms=found.interval.start_ms
+                sized,
+                segments=found.count,
+                bytes=found.bytes,
+                rows=found.rows,
+                from_ms=found.interval.start_ms,
             )
-        return _Datasource(sized, size_at_s=now_s, size_took_s=now_s - began_s)
+        # Later times are much faster than the first, which reads all segments.
+        took_s = 0.0 if known.fresh.bytes is None else now_s - began_s
+        return _Datasource(sized, known.used, size_at_s=now_s, size_took_s=took_s)
 
 
 def _datasources(old: _Sight, newest: NewestData) -> dict[str, _Datasource]:
@@ -174,15 +186,14 @@ def _datasources(old: _Sight, newest: NewestData) -> dict[str, _Datasource]:
         return dict(old.datasources)
     kept = {}
     for name, (count, until_ms) in newest.used.items():
-        new = _Datasource(DatasourceFreshness(name), is_size_old=True, is_new=True)
+        new = _Datasource(DatasourceFreshness(name, count), is_size_old=True, is_new=True)
         before = old.datasources.get(name, new)
         published_ms = max(before.fresh.published_ms or 0, newest.published.get(name, 0))
-        has_changed = name in newest.published or count != before.fresh.segments
+        has_changed = name in newest.published or count != before.used
         kept[name] = replace(
             before,
-            fresh=replace(
-                before.fresh, segments=count, until_ms=until_ms, published_ms=published_ms
-            ),
+            fresh=replace(before.fresh, until_ms=until_ms, published_ms=published_ms),
+            used=count,
             is_size_old=before.is_size_old or has_changed,
         )
     return kept

@@ -1,7 +1,8 @@
 """API of the segment timeline: all segments of a datasource by time and state, for a picture.
 
-Owns the sums that are kept between requests, the form of the answer, and the list of single
-segments, which an answer has if they are few. `penstock.segments.segment_cells` adds up.
+Owns the form of the answer, and the list of single segments, which an answer has if they are few.
+`penstock.segments.segment_cells` adds up. The columns of large datasources are kept by
+`segment_sums`, also for the sums on other pages.
 
 The first answer for a datasource has the database add up all of its segments, which takes seconds
 for 1,000,000. Later ones read only the times that changed since. So `TimelineRefresher` asks for
@@ -27,23 +28,25 @@ from penstock.core.threads import OnDeath, OwnedThread
 from penstock.core.timeline.entries import TimelineEntry
 from penstock.core.timeline.timeline import Timeline
 from penstock.segments.segment_cells import CellSums, Grid, SegmentStates, StateSums, files_in
-from penstock.segments.segment_groups import GroupKind, SegmentGroups
+from penstock.segments.segment_groups import GroupKind
 from penstock.segments.segment_summary import summarized
 from penstock.services.api.asgi import JsonResponse
+from penstock.services.api.coordinator.segment_sums import KEPT_MIN, SegmentSums
 from penstock.services.api.indexer.request_parts import datasource_of, query_count, query_interval
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.timeline.chunks import PartitionChunk
     from penstock.core.timeline.timeline import Member
+    from penstock.segments.segment_cells import VisibleTotals
     from penstock.segments.segment_summary import SegmentSummary
     from penstock.storage.metadata import AnnouncedRow, MetadataStore, PublishRecord, SegmentText
     from penstock.storage.metadata.segment_overview import SegmentOverview
 
 _logger = logging.getLogger(__name__)
 
-REFRESHED_MIN: Final = 20_000
-"""Segments from which on the sums of a datasource are kept ready; fewer take up to 0.1 s."""
+REFRESHED_MIN: Final = KEPT_MIN
+"""Segments from which on the sums of a datasource are kept ready."""
 
 REFRESH_EVERY_S: Final = 300.0
 RETRY_S: Final = 5.0
@@ -66,24 +69,42 @@ _GROUPS_KEPT_MAX: Final = 3_000_000
 _REQUESTS_MAX: Final = 4
 
 
+class _Kept(NamedTuple):
+    """What is kept of a datasource."""
+
+    visible: VisibleTotals
+    states: SegmentStates
+
+
 class _Sight(NamedTuple):
     """The result of one read transaction."""
 
-    states: SegmentStates
+    kept: _Kept
     announced: Sequence[AnnouncedRow]
     texts: Sequence[SegmentText] | None
     unused: Sequence[SegmentText]
 
+    @property
+    def states(self) -> SegmentStates:
+        """The states of the segments."""
+        return self.kept.states
+
 
 class SegmentTimelineRoutes:
-    """The route of the segment timeline, and the sums that it keeps."""
+    """The route of the segment timeline, and the sums that it keeps.
 
-    def __init__(self, store: MetadataStore) -> None:
+    Args:
+        store: The metadata store.
+        sums: The columns of large datasources.
+    """
+
+    def __init__(self, store: MetadataStore, sums: SegmentSums) -> None:
         self._store = store
+        self._sums = sums
         # One request adds up at a time: others would read the same segments, or need the memory.
         self._mutex = threading.Lock()
         self._slots = threading.BoundedSemaphore(_REQUESTS_MAX)
-        self._kept: OrderedDict[str, SegmentStates] = OrderedDict()
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._refreshed_at = -1  # revision
 
     def routes(self) -> list[BaseRoute]:
@@ -116,10 +137,10 @@ class SegmentTimelineRoutes:
 
     def answer(self, name: str, interval: Interval | None, cells: int) -> Mapping[str, object]:
         """Return the answer for a datasource; one thread at a time. Raises as `timeline`."""
-        sight, grid, whole = self._store.segment_overviews.read(
+        sight, grid, whole = self._sums.read(
             lambda overview: self._sight(overview, name, interval, cells)
         )
-        self._keep(name, sight.states)
+        self._keep(name, sight.kept)
         within = _times(grid)
         files = [row for row in sight.announced if row.file.interval.overlaps(within)]
         count, newest = sight.states.newest_versions(within, _VERSIONS_MAX)
@@ -177,8 +198,10 @@ class SegmentTimelineRoutes:
         self, overview: SegmentOverview, name: str, interval: Interval | None, cells: int
     ) -> tuple[_Sight, Grid, Interval]:
         kept = self._kept.get(name)
-        groups = SegmentGroups.read(overview, name, None if kept is None else kept.groups)
-        states = SegmentStates(groups) if kept is None or groups is not kept.groups else kept
+        visible = self._sums.visible(overview, name, None if kept is None else kept.visible)
+        if kept is None or visible.groups is not kept.states.groups:
+            kept = _Kept(visible, SegmentStates(visible.groups))
+        states = kept.states
         announced = overview.announced(name)
         times = [row.file.interval for row in announced]
         if states.extent is not None:
@@ -191,14 +214,14 @@ class SegmentTimelineRoutes:
         few = states.count_within(within) <= _LISTED_MAX
         texts = overview.texts(name, within) if few else None
         unused = overview.texts(name, within, used=False) if few else ()
-        return _Sight(states, announced, texts, unused), grid, whole
+        return _Sight(kept, announced, texts, unused), grid, whole
 
-    def _keep(self, name: str, states: SegmentStates) -> None:
-        self._kept[name] = states
+    def _keep(self, name: str, kept: _Kept) -> None:
+        self._kept[name] = kept
         self._kept.move_to_end(name)
         while (
             len(self._kept) > 1
-            and sum(len(one.groups) for one in self._kept.values()) > _GROUPS_KEPT_MAX
+            and sum(len(one.states.groups) for one in self._kept.values()) > _GROUPS_KEPT_MAX
         ):
             self._kept.popitem(last=False)
 

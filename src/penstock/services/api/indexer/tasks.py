@@ -16,6 +16,7 @@ from penstock.core.clock import Clock
 from penstock.core.errors import Forbidden, InvalidRequest, NotFound, PenstockError
 from penstock.core.http_errors import retry_headers
 from penstock.core.intervals import Interval, format_time
+from penstock.core.printable import quoted
 from penstock.core.sql.checked_query import checked_query
 from penstock.indexing.overlord import Overlord, TaskView
 from penstock.indexing.overlord.task_index import RunnerState
@@ -105,7 +106,7 @@ class TaskRoutes:
             raise InvalidRequest("must name the task", place="task")
         sender = access_of(request).principal
         if sender.kind is PrincipalKind.TASK and sender.name != task_id:
-            raise Forbidden(f"{sender.id} may not send actions of the task {task_id}")
+            raise Forbidden(f"{sender.id} may not send actions of the task {quoted(task_id)}")
         worker = body.get("worker")
         if worker is not None and not isinstance(worker, str):
             raise InvalidRequest("must name the worker that runs the task", place="worker")

@@ -77,6 +77,9 @@ _GRANULARITIES: Final = ("HOUR", "DAY", "MONTH", "YEAR", "ALL")
 _CHUNKS_USUAL: Final = 100
 # Days with fewer rows are better months.
 _CHUNK_ROWS_USUAL: Final = 1_000
+_STREAM_MS: Final = 30 * DAY_MS
+"""Time of a stream for which its time chunks are estimated."""
+_STREAM_GRANULARITIES: Final = {"HOUR": HOUR_MS, "DAY": DAY_MS, "MONTH": _STREAM_MS}
 _TYPES: Final = {"long": FieldType.LONG, "double": FieldType.DOUBLE}
 
 
@@ -284,12 +287,17 @@ class InputSampler:
         total = report.rows if is_whole else self._estimated_rows(files, source, report)
         if not len(every):
             return {"rows": total, "exact": is_whole, "granularities": []}
+        is_stream = self._request.stream
         return {
             "start": _iso(int(every.min())),
             "end": _iso(int(every.max())),
             "rows": total,
-            "exact": is_whole,
-            **_granularities(every, total, is_whole=is_whole),
+            "exact": is_whole and not is_stream,
+            **(
+                _stream_granularities(every)
+                if is_stream
+                else _granularities(every, total, is_whole=is_whole)
+            ),
         }
 
     def _places(self, files: _Files, source: Source, head: Split) -> list[Split]:
@@ -457,6 +465,25 @@ def _granularities(
         is_fine = name == "DAY" and each is not None and each < _CHUNK_ROWS_USUAL
         if usual == "ALL" and name not in {"HOUR", "ALL"} and chunks <= _CHUNKS_USUAL:
             usual = "MONTH" if is_fine else name
+    return {"granularities": found, "usualGranularity": usual}
+
+
+def _stream_granularities(times: npt.NDArray[np.int64]) -> dict[str, object]:
+    """Return the time chunks of 30 days of a stream whose rows keep arriving as in its sample.
+
+    A sample covers a short time, so its own time chunks say nothing. Days are usual, or hours if a
+    day has more rows than a segment.
+    """
+    span_ms = int(times.max()) - int(times.min())
+    found: list[dict[str, object]] = []
+    usual = "DAY"
+    for name, length_ms in _STREAM_GRANULARITIES.items():
+        chunks = _STREAM_MS // length_ms
+        each = max(1, (len(times) - 1) * length_ms // span_ms) if span_ms else None
+        segments = None if each is None else chunks * -(-each // ROWS_DEFAULT)
+        found.append({"name": name, "chunks": chunks, "segments": segments, "rowsEach": each})
+        if name == "DAY" and each is not None and each > ROWS_DEFAULT:
+            usual = "HOUR"
     return {"granularities": found, "usualGranularity": usual}
 
 

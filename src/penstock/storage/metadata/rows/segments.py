@@ -84,6 +84,7 @@ class SegmentGroup(NamedTuple):
         segments: Number of segments.
         bytes: Sum of their sizes.
         rows: Sum of their rows.
+        newest_ms: When the last one was created, in epoch milliseconds.
         is_complete: Whether all core partitions exist, as far as the columns say.
         is_special: Whether only the payloads say what is visible: a segment rewrites others of its
             version, or does not record the number of core partitions.
@@ -96,6 +97,7 @@ class SegmentGroup(NamedTuple):
     segments: int
     bytes: int
     rows: int
+    newest_ms: int
     is_complete: bool
     is_special: bool
 
@@ -123,7 +125,7 @@ class SegmentChanges:
 
 @dataclass(frozen=True, slots=True)
 class SegmentTotals:
-    """Sums over the used segments of a datasource, or of one of its intervals.
+    """Sums over the used or the visible segments of a datasource, or of one of its intervals.
 
     Attributes:
         interval: From the earliest start to the latest end.
