@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, BrowserContext, expect
 
 from tests.kits.browser_kit import TIMEOUT_MS, Refusal, Tab
 
@@ -75,7 +75,9 @@ class Console(Tab):
     def __init__(
         self, browser: Browser, address: str, beside: Console | None = None, **options: object
     ) -> None:
-        self.context = beside.context if beside else browser.new_context(**options)  # type: ignore[arg-type]
+        self.context: BrowserContext = (
+            beside.context if beside else browser.new_context(**options)  # type: ignore[arg-type]
+        )
         self.context.set_default_timeout(TIMEOUT_MS)
         super().__init__(self.context.new_page())
         self.address = address

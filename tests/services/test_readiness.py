@@ -64,7 +64,7 @@ def test_it_turns_true_when_all_work_and_false_when_one_does_not() -> None:
         start,
     )
     assert not made.state().ready, "nothing was tried yet"
-    assert made.state().starting
+    assert made.state().is_starting
     made.start()
     try:
         until(lambda: [one.tries > 2 for one in made.state().reasons] == [True, True])
@@ -77,11 +77,11 @@ def test_it_turns_true_when_all_work_and_false_when_one_does_not() -> None:
         storage.error = None
         until(lambda: made.state().ready)
         until(start.is_ready.is_set)
-        assert not made.state().starting
+        assert not made.state().is_starting
         first_ms = SystemClock().now_ms()
         storage.error = ValueError("a bug")
         until(lambda: not made.state().ready)
-        assert not made.state().starting, "it was ready before"
+        assert not made.state().is_starting, "it was ready before"
         (reason,) = made.state().reasons
         assert reason.dependency is Dependency.STORAGE
         assert "a bug" in reason.error
@@ -130,8 +130,11 @@ def test_a_process_that_does_not_answer_is_starting_for_a_limited_time(tmp_path:
     store = open_metadata(tmp_path, clock)
     store.leases.renew("router", "r", host="127.0.0.1", port=8888, ttl_ms=600_000)
     # Nothing listens at the address of the broker.
-    places = (LeaseDirectory(store.leases), "127.0.0.1:8888", FixedPlaces(HostPort("127.0.0.1", 1)))
-    overview = ProcessOverview(*places, lambda: own[0], clock, lambda: "")
+    broker = FixedPlaces(HostPort("127.0.0.1", 1))
+    overview = ProcessOverview(
+        *(LeaseDirectory(store.leases), "127.0.0.1:8888", broker),  # type: ignore[arg-type]
+        *(lambda: own[0], clock, lambda: ""),
+    )
 
     def starting() -> list[bool]:
         status = overview.to_json()

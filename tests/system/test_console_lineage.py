@@ -213,7 +213,13 @@ def test_many_flowfiles_are_counted_confirmed_and_replayed(
 
 
 def test_a_replay_that_a_restart_has_stopped_says_what_to_do(console: Console) -> None:
-    step = {"outcomes": {"replayed": 3}, "examples": [], "next": None, "until": 9, "time": None}
+    step: dict[str, object] = {
+        "outcomes": {"replayed": 3},
+        "examples": [],
+        "next": None,
+        "until": 9,
+        "time": None,
+    }
     answers = {
         "GET": iter([None, step]),
         "POST": iter([{**step, "outcomes": {"replayed": 2}, "next": "2"}, None]),

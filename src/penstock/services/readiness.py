@@ -92,7 +92,7 @@ class ReadyState:
         return not self.texts()
 
     @property
-    def starting(self) -> bool:
+    def is_starting(self) -> bool:
         """Return whether the process is unready only because it has just started."""
         return self.is_young and not self.ready
 
@@ -104,7 +104,7 @@ class ReadyState:
         """Return the body of ``/status/ready``."""
         return {
             "ready": self.ready,
-            "starting": self.starting,
+            "starting": self.is_starting,
             "role": self.role,
             "reasons": self.texts(),
             "waits": [one.to_json() for one in merged([self.reasons, self.waits])],

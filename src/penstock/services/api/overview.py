@@ -39,7 +39,7 @@ class ServiceState:
     """State of one process.
 
     Attributes:
-        starting: Whether it is unready only because it, or this router, has just started.
+        is_starting: Whether it is unready only because it, or this router, has just started.
         memory_bytes: Its memory in RAM, without that of the processes that it started; None if
             unknown.
     """
@@ -51,7 +51,7 @@ class ServiceState:
     reasons: tuple[str, ...] = ()
     waits: tuple[DependencyWait, ...] = ()
     memory_bytes: int | None = None
-    starting: bool = False
+    is_starting: bool = False
 
     def to_json(self) -> dict[str, object]:
         """Return its entry in ``/status``."""
@@ -60,7 +60,7 @@ class ServiceState:
             "instance": self.instance,
             "address": self.address,
             "ready": self.ready,
-            "starting": self.starting,
+            "starting": self.is_starting,
             "reasons": list(self.reasons),
             "memoryBytes": self.memory_bytes,
         }
@@ -127,7 +127,7 @@ class ProcessOverview:
             "ready": is_ready,
             "starting": not is_ready
             and self._is_young()
-            and all(one.ready or one.starting for one in found),
+            and all(one.ready or one.is_starting for one in found),
             "reasons": reasons,
             "waits": [
                 one.to_json() for one in merged([*groups, *(state.waits for state in found)])
@@ -165,7 +165,7 @@ class ProcessOverview:
             return ServiceState(
                 *(service, instance, address, own.ready, tuple(own.texts())),
                 memory_bytes=resident_bytes(),
-                starting=own.starting,
+                is_starting=own.is_starting,
             )
         work = _request_name(service, address)
         client = JsonClient(
@@ -182,7 +182,7 @@ class ProcessOverview:
                 work, failure, dependency=_DEPENDENCIES.get(service, Dependency.OTHER)
             )
             return ServiceState(
-                *place, ready=False, reasons=(str(failure),), starting=self._is_young()
+                *place, ready=False, reasons=(str(failure),), is_starting=self._is_young()
             )
         self._waits.ended(work)
         if not isinstance(answer, dict) or not isinstance(answer.get("ready"), bool):
