@@ -142,7 +142,7 @@ class CatalogTables:
         source: The visible files.
         store: The metadata store, for the pointers of tables.
         deep_storage: Root of the deep storage.
-        clock: Dates snapshots, and measures builds.
+        clock: Dates versions, and measures builds.
     """
 
     def __init__(
@@ -362,7 +362,8 @@ class CatalogTables:
         columns = self._columns.of(datasource, files)
         in_files = _distinct_columns(files)
         rows = VisibleRows(tables.revision, visible, columns, in_files)
-        made = table.versions.build(rows, oldest)
+        changed_ms = self._store.history.changed_ms(datasource, tables.revision)
+        made = table.versions.build(rows, oldest, changed_ms)
         table.files, table.columns, table.version = published, columns, made
         table.in_files, table.revision = frozenset(in_files), tables.revision
         table.built_at_s = self._clock.monotonic_s()
