@@ -126,6 +126,7 @@ class _Table:
     versions: TableVersions
     mutex: threading.Lock = field(default_factory=threading.Lock)
     files: Sequence[TableFile] = ()
+    visible: Sequence[VisibleFile] = ()
     columns: Columns = ()
     in_files: frozenset[Columns] = frozenset()
     version: TableVersion | None = None
@@ -358,13 +359,14 @@ class CatalogTables:
             table.revision = tables.revision
             return version
         published = published_files(files)
-        visible = visible_files(published)
+        visible = visible_files(published, table.visible)
         columns = self._columns.of(datasource, files)
         in_files = _distinct_columns(files)
         rows = VisibleRows(tables.revision, visible, columns, in_files)
         changed_ms = self._store.history.changed_ms(datasource, tables.revision)
         made = table.versions.build(rows, oldest, changed_ms)
-        table.files, table.columns, table.version = published, columns, made
+        table.files, table.visible, table.columns = published, visible, columns
+        table.version = made
         table.in_files, table.revision = frozenset(in_files), tables.revision
         table.built_at_s = self._clock.monotonic_s()
         table.took_s = table.built_at_s - begun_s
