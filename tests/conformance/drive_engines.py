@@ -87,7 +87,9 @@ class Driver:
         condition = f" WHERE {where}" if where else ""
         query = f"SELECT * FROM catalog.penstock.{quoted}{condition}"
         try:
-            self._duckdb.execute(f"COPY ({query}) TO '{out}' (FORMAT parquet)")
+            # A dictionary of DuckDB has one entry for 0.0 and -0.0.
+            options = "FORMAT parquet, DICTIONARY_SIZE_LIMIT 0"
+            self._duckdb.execute(f"COPY ({query}) TO '{out}' ({options})")
         except duckdb.CatalogException as error:
             if "does not exist" in str(error):
                 return False

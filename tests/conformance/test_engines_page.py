@@ -70,9 +70,6 @@ def test_the_statements_of_the_page_read_its_rows_in_duckdb(
         fence.text for fence in fences(PAGE) if fence.run_by == HERE and fence.language == "sql"
     )
     assert statements.startswith(INSTALL)
-    # DuckDB reads no snapshot that is younger than its transaction, and the catalog writes the
-    # first one when a client loads the table.
-    reader.do(one for one in commands_of(PAGE) if one.text == "python with_iceberg.py")
     found = engines.ask("statements", reader.here(statements.removeprefix(INSTALL)))
     assert sorted(found) == [["/", 20], ["/docs", 31]]
 

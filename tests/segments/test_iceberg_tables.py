@@ -39,6 +39,7 @@ from penstock.segments.iceberg.table_versions import (
     TableVersion,
     TableVersions,
 )
+from penstock.testing.clock import VirtualClock
 from tests.segments.visible_files_kit import DAY_MS, FIRST_DAY, PLAIN, ROWS, WIDE, FilesWorld
 
 HOUR_MS = DAY_MS // 24
@@ -310,6 +311,60 @@ def test_operations_say_whether_rows_were_only_added(world: World) -> None:
     assert isinstance(snapshots, list)
     operations = [one["summary"]["operation"] for one in snapshots]
     assert operations == ["append", "append", "overwrite", "append", "overwrite"]
+
+
+def times(version: TableVersion) -> list[int]:
+    """Return the times of the snapshots, which PyIceberg and the log of snapshots have, too."""
+    found = StaticTable.from_metadata(version.location).metadata
+    made = [one.timestamp_ms for one in found.snapshots]
+    assert made == [one.timestamp_ms for one in found.snapshot_log]
+    assert made == sorted(set(made)), "each is after the one before"
+    assert found.last_updated_ms >= made[-1]
+    return made
+
+
+def test_a_snapshot_has_the_time_of_its_rows(world: World) -> None:
+    made = []
+    for day in range(3):
+        world.add(day)
+        rows = world.rows()
+        made.append(world.clock.now_ms())
+        world.clock.advance(seconds=900)  # until a client loads the table
+        version = world.table.build(rows, changed_ms=made[-1])
+        assert times(version) == made
+
+
+def test_a_snapshot_is_after_the_one_before_if_its_time_is_lost(world: World) -> None:
+    world.add(0)
+    changed_ms = world.clock.now_ms()
+    (first_ms,) = times(world.table.build(world.rows(), changed_ms=changed_ms))
+    world.add(1)
+    # The segments that had changed last are killed: the time is that of an earlier change.
+    version = world.table.build(world.rows(), changed_ms=changed_ms - 500)
+    assert times(version) == [first_ms, first_ms + 1]
+    world.add(2)
+    assert times(world.table.build(world.rows()))[-1] == world.clock.now_ms()
+
+
+def test_a_snapshot_of_a_clock_that_went_back_is_not_in_the_future(world: World) -> None:
+    for day in range(2):
+        world.add(day)
+        world.table.build(world.rows(), changed_ms=world.clock.now_ms())
+    world.clock = VirtualClock(world.clock.now_ms() - 40 * HOUR_MS)
+    world.table = world.opened()
+    made = []
+    for day in range(2, 4):
+        world.add(day)
+        rows = world.rows()
+        made.append(world.clock.now_ms())
+        world.clock.advance(seconds=900)
+        version = world.table.build(rows, changed_ms=made[-1])
+        assert times(version) == [made[0] - 2, made[0] - 1, *made]
+    assert read(version) == world.expected()
+    # Another process, whose clock is ahead, has changed segments.
+    world.add(4)
+    version = world.table.build(world.rows(), changed_ms=world.clock.now_ms() + HOUR_MS)
+    assert times(version)[-1] == world.clock.now_ms()
 
 
 def test_ids_of_columns_are_kept_for_ever(world: World) -> None:

@@ -341,6 +341,26 @@ def test_loads_make_at_most_one_version_a_second(world: World) -> None:
     assert numbers(StaticTable.from_metadata(third.location)) == hours(200)
 
 
+def test_a_snapshot_has_the_time_of_the_last_change(world: World) -> None:
+    world.publish("2024-10-01/2024-10-02", 100, version="v0")
+    changes = []
+    for first in (200, 300):
+        changes.append(world.clock.now_ms())
+        world.publish("2024-10-01/2024-10-02", first, version=f"v{first}")
+        # Neither another datasource nor rows of running tasks change the table.
+        world.publish("2024-10-01/2024-10-02", first + 50, name="other")
+        if first == 300:
+            world.announce("2024-10-03/2024-10-04", 400)
+        world.clock.advance(seconds=900)
+        assert [one.timestamp_ms for one in world.table().snapshots()] == changes
+    (row,) = (one for one in world.store.snapshot().segments if one.version == "v300")
+    world.store.segments.mark_unused([row.id])
+    kill_unused(world)
+    world.clock.advance(seconds=900)
+    (shown_one,) = world.table().snapshots()
+    assert changes[-1] < shown_one.timestamp_ms <= world.clock.now_ms() - 900_000
+
+
 def test_a_slow_build_is_not_waited_for_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

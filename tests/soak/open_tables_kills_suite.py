@@ -4,8 +4,10 @@ make soak ARGS="open-tables-kills"
 
 A case is a step of `tests/kits/open_tables_kit.py` on the metadata of a real Penstock, beside a
 stream of events. After each step a role is killed with `kill -9`. Each answer of an engine must be
-that of a revision, and soon that of the newest one. At the end of a block, each event of the stream
-must be read once by all engines. `scripts/setup conformance` installs the engines of others.
+that of a revision, and soon that of the newest one: of PyIceberg and DuckDB over the catalog, of
+deltalake over the Delta tables that the router writes, and of SQL. At the end of a block, each
+event of the stream must be read once by all of them. `scripts/setup conformance` installs the
+engines of others.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 import pyarrow as pa
 import requests
@@ -24,7 +27,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import RESTError
 
 from penstock.broker.broker_client import BrokerClient
-from penstock.core.errors import PenstockError
+from penstock.core.errors import Conflict, NotFound, PenstockError
 from penstock.services.host.data_folder import DataFolder
 from penstock.services.sql_client import ask
 from penstock.spark.ddl import quoted
@@ -109,8 +112,10 @@ class _Block:
         self._rig = rig
         self._tables = tables
         self._engines = engines
-        self._recent: defaultdict[str, deque[Answer | None]] = defaultdict(
-            lambda: deque([None], REVISIONS)
+        # By name; the second ones are of Delta tables, which have other columns.
+        self._recent, self._recent_delta = (
+            defaultdict[str, deque[Answer | None]](lambda: deque([None], REVISIONS))
+            for _ in range(2)
         )
         self.counts: Counter[str] = Counter()
 
@@ -126,10 +131,12 @@ class _Block:
     def step(self, victim: str) -> None:
         """Change a datasource, kill a role, and wait until all engines read the change."""
         name, _ = self._tables.step()
-        self._recent[name].append(self._expected(name))
+        self._recent[name].append(self._expected(name, self._tables.iceberg_columns(name)))
+        in_delta = self._expected(name, self._tables.delta_columns(name))
+        self._recent_delta[name].append(in_delta if in_delta and in_delta.count else None)
         self._rig.kill(victim)
         self.counts[f"killed: {victim}"] += 1
-        for number in range(4):
+        for number in range(5):
             agrees = partial(self._agrees, number, name)
             self._rig.until(f"the newest rows, read by {number}", agrees, TIMEOUT_S)
         self._rig.until("rows of the stream, each once", self._has_each_once, TIMEOUT_S)
@@ -143,13 +150,13 @@ class _Block:
         rig.until("all events published", rig.is_published, 600)
         rig.until("all events in snapshots", lambda: self._sums(PlannedByClient) == wanted, 600)
         rig.until("all events once more", lambda: self._sums(PlannedByServer) == wanted, 600)
+        rig.until("all events in the Delta table", lambda: self._delta_sums() == wanted, 600)
         self.counts["events"] += wanted[0]
 
-    def _expected(self, name: str) -> Answer | None:
+    def _expected(self, name: str, columns: frozenset[str]) -> Answer | None:
         if name not in self._tables.names():
             return None
-        rows = self._tables.visible_rows(name, has_announced=False)
-        return answer_of(rows, self._tables.iceberg_columns(name))
+        return answer_of(self._tables.visible_rows(name, has_announced=False), columns)
 
     def _agrees(self, number: int, name: str) -> bool:
         """Return whether an engine reads the newest rows.
@@ -159,6 +166,8 @@ class _Block:
         """
         if number == 3:
             return self._sql_agrees(name)
+        if number == 4:
+            return self._delta_agrees(name)
         catalog = f"{self._rig.server.http}/iceberg"
         try:
             reader: Reader
@@ -174,10 +183,18 @@ class _Block:
         if isinstance(found, str):
             return True
         answer = None if found is None else self._answer(name, found)
-        if answer not in self._recent[name]:
-            raise WrongAnswer(f"{reader.name}, {name}: {answer} is of no revision")
+        return self._is_newest(answer, self._recent[name], f"{reader.name}, {name}")
+
+    def _is_newest(self, answer: Answer | None, recent: deque[Answer | None], place: str) -> bool:
+        """Return whether an answer is that of the newest revision.
+
+        Raises:
+            WrongAnswer: It is of no revision.
+        """
+        if answer not in recent:
+            raise WrongAnswer(f"{place}: {answer} is of no revision")
         self.counts["answers"] += 1
-        return answer == self._recent[name][-1]
+        return answer == recent[-1]
 
     def _answer(self, name: str, found: pa.Table) -> Answer:
         is_exact = self._tables.is_exact(name)
@@ -205,6 +222,49 @@ class _Block:
         given = [dict(zip(columns, row, strict=True)) for row in rows]
         return not answer_of(given, columns).difference(wanted)
 
+    def _delta_agrees(self, name: str) -> bool:
+        """Return whether deltalake reads the newest rows. Raises as `_agrees`."""
+        try:
+            found = self._delta_rows(name)
+        except _NOT_NOW as error:
+            self.counts[f"not now: {type(error).__name__}"] += 1
+            return False
+        if isinstance(found, str):
+            kind = self._tables.kinds[name]
+            if not (kind.has_case_variants or kind.swaps_case):
+                raise WrongAnswer(f"the Delta table of {name} is refused: {found}")
+            self.counts["Delta table refused"] += 1
+            return True
+        # The table stays if all segments are unused, without rows.
+        answer = self._answer(name, found) if found is not None and found.num_rows else None
+        return self._is_newest(answer, self._recent_delta[name], f"deltalake, {name}")
+
+    def _delta_rows(self, name: str) -> pa.Table | str | None:
+        """Return the rows of a Delta table, which is enabled if needed; a text: why it is not."""
+        path = f"/penstock/v1/datasources/{quote(name, safe='')}/delta"
+        try:
+            status = self._rig.api.get(path)
+            assert isinstance(status, dict)
+            if status["state"] == "disabled":
+                status = self._rig.api.post(path, {})
+                assert isinstance(status, dict)
+        except NotFound:
+            return None  # neither data nor a table
+        except Conflict as error:
+            return str(error)
+        if status["state"] == "refused":
+            return str(status["reason"])
+        return self._engines.read("write_delta", str(status["location"]), None)
+
+    def _delta_sums(self) -> tuple[int, int, int] | None:
+        """Return what `Rig.sums` does, as deltalake reads it; None: it cannot be read now."""
+        try:
+            found = self._delta_rows(TOPIC)
+        except _NOT_NOW as error:
+            self.counts[f"not now: {type(error).__name__}"] += 1
+            return None
+        return None if found is None or isinstance(found, str) else _sums_of(found)
+
     def _has_each_once(self) -> bool:
         found = self._sums(PlannedByServer)
         if found is None:
@@ -222,10 +282,13 @@ class _Block:
         except _NOT_NOW as error:
             self.counts[f"not now: {type(error).__name__}"] += 1
             return None
-        if found is None:
-            return None
-        numbers = found["seq"].to_pylist()
-        return len(numbers), len(set(numbers)), sum(found["cents"].to_pylist())
+        return None if found is None else _sums_of(found)
+
+
+def _sums_of(found: pa.Table) -> tuple[int, int, int]:
+    """Return how many rows there are, how many numbers, and the sum of what they carry."""
+    numbers = found["seq"].to_pylist()
+    return len(numbers), len(set(numbers)), sum(found["cents"].to_pylist())
 
 
 @contextmanager

@@ -70,6 +70,26 @@ def test_revisions_with_changes_of_a_datasource_are_listed(store) -> None:
     assert store.history.inserted(everything, last) == {third}
 
 
+def test_the_time_of_a_change_is_that_of_its_transaction(store, clock) -> None:
+    first, _ = publish(store, 0, 1)
+    published, published_ms = store.revision(), clock.now_ms()
+    assert store.history.changed_ms("d", published - 1) is None
+    clock.ms += 60_000
+    store.segments.mark_unused([first])
+    marked, marked_ms = store.revision(), clock.now_ms()
+    clock.ms += 60_000
+    time = Interval(0, 10)
+    other = SegmentRow(segment_id("e", time, "v1", 0), "e", time, "v1", 0, 1, {})
+    store.publish(PublishRequest("t", "e", segments=(other,)))
+    last = store.revision()
+    assert store.history.changed_ms("d", published) == published_ms
+    assert store.history.changed_ms("d", marked) == marked_ms
+    assert store.history.changed_ms("d", last) == marked_ms
+    assert store.history.changed_ms("e", last) == clock.now_ms()
+    store.segments.kill([first])
+    assert store.history.changed_ms("d", last) == published_ms, "the last change that is left"
+
+
 def test_many_changed_times_are_joined_across_the_smallest_gaps(store) -> None:
     hours = [*range(0, 220, 2), 1000, 1002, 2000]
     publish(store, *hours)

@@ -16,6 +16,8 @@ Invariants:
 
 - a snapshot has exactly the visible rows of one revision of the metadata, which is its id, and each
   snapshot is of a later revision than the one before;
+- its time is that of the change that led to these rows, not of the build: an engine that began to
+  read in between would look for an earlier snapshot. Times are in the order of snapshots;
 - no snapshot is shown whose files a kill may have deleted: a kill first raises the oldest revision
   of the datasource, and snapshots before it are left out;
 - a file is in a snapshot once, even if its visible rows are in several intervals;
@@ -157,7 +159,7 @@ class TableVersions:
     Args:
         files: Its metadata files.
         pointer: Its pointer.
-        clock: Dates snapshots.
+        clock: Dates versions, and measures for how long files are unneeded.
         token: Returns a text that is part of a file's name and was never returned before.
         footers: The bounds of columns that were read before.
     """
@@ -183,7 +185,9 @@ class TableVersions:
         # Since when a file was seen to be unneeded, by its name.
         self._unneeded: dict[str, float] = {}
 
-    def build(self, rows: VisibleRows, oldest: int = 0) -> TableVersion:
+    def build(
+        self, rows: VisibleRows, oldest: int = 0, changed_ms: int | None = None
+    ) -> TableVersion:
         """Return the version with these rows, which becomes the current one if it is not yet.
 
         If another process has built a version of a later revision, this one is returned.
@@ -191,6 +195,7 @@ class TableVersions:
         Args:
             rows: The rows.
             oldest: Revision before which files of segments may be deleted.
+            changed_ms: When the segments became these, in milliseconds since 1970; None: unknown.
 
         Raises:
             Unavailable: The deep storage or the metadata store does not answer, or other processes
@@ -206,7 +211,9 @@ class TableVersions:
             ids = ids.extended(rows.columns)
             if base is None and attempt:
                 self._hidden = {}  # another process may have deleted them just now
-            next_version = _NextVersion(self._tools(), base, manifests, rows, ids, oldest)
+            next_version = _NextVersion(
+                self._tools(), base, manifests, rows, ids, oldest, changed_ms
+            )
             if base is not None and not next_version.differs():
                 self._version = base
                 return base
@@ -492,6 +499,7 @@ class _NextVersion:
         rows: The rows of the version.
         ids: Ids of all columns.
         oldest: Revision before which it shows no snapshots.
+        changed_ms: The time of the rows; None: unknown.
     """
 
     def __init__(
@@ -502,6 +510,7 @@ class _NextVersion:
         rows: VisibleRows,
         ids: ColumnIds,
         oldest: int,
+        changed_ms: int | None,
     ) -> None:
         self._files = tools.files
         self._base = base and base.since(oldest)
@@ -510,6 +519,7 @@ class _NextVersion:
         self._manifests = manifests
         self._hidden = tools.hidden
         self._rows = rows
+        self._changed_ms = changed_ms
         self._clock = tools.clock
         self._token = tools.token
         self._schema = table_schema(rows.columns, rows.in_files, ids)
@@ -671,7 +681,8 @@ class _NextVersion:
         """Return the metadata of the base with this schema."""
         base = self._base
         found: Json = dict(base.metadata) if base else self._first_metadata()
-        found["last-updated-ms"] = self._now_ms()
+        last_ms = cast("int", found["last-updated-ms"]) if base else 0
+        found["last-updated-ms"] = max(self._clock.now_ms(), last_ms + 1)
         if found["location"] != self._files.location:
             # The deep storage has moved, and older snapshots name files at its earlier place.
             found.update(location=self._files.location, snapshots=[])
@@ -732,10 +743,11 @@ class _NextVersion:
         *,
         is_append: bool,
     ) -> None:
+        time_ms, before = self._dated(_snapshots(metadata))
         # A snapshot of the same revision, which another release has written, is replaced.
         others = [
             one
-            for one in _snapshots(metadata)
+            for one in before
             if self._oldest <= cast("int", one["snapshot-id"]) != self._rows.revision
         ]
         parent_id = cast("int", others[-1]["snapshot-id"]) if others else None
@@ -747,11 +759,10 @@ class _NextVersion:
         )
         name = f"snap-{self._rows.revision}-{self._token()}.avro"
         self._files.write(name, content)
-        now_ms = cast("int", metadata["last-updated-ms"])
         snapshot: Json = {
             "snapshot-id": self._rows.revision,
             "sequence-number": number,
-            "timestamp-ms": now_ms,
+            "timestamp-ms": time_ms,
             "manifest-list": self._files.uri(name),
             "summary": {
                 "operation": "append" if is_append else "overwrite",
@@ -765,22 +776,33 @@ class _NextVersion:
         }
         if parent_id is not None:
             snapshot["parent-snapshot-id"] = parent_id
-        snapshots = _kept([*others, snapshot], now_ms)
-        ids = {one["snapshot-id"] for one in snapshots} - {self._rows.revision}
-        log = cast("list[Json]", metadata["snapshot-log"])
+        snapshots = _kept([*others, snapshot], self._clock.now_ms())
         metadata["last-sequence-number"] = number
         metadata["snapshots"] = snapshots
         metadata["current-snapshot-id"] = self._rows.revision
         metadata["refs"] = {_BRANCH: {"snapshot-id": self._rows.revision, "type": "branch"}}
         metadata["snapshot-log"] = [
-            *(one for one in log if one["snapshot-id"] in ids),
-            {"snapshot-id": self._rows.revision, "timestamp-ms": now_ms},
+            {"snapshot-id": one["snapshot-id"], "timestamp-ms": one["timestamp-ms"]}
+            for one in snapshots
         ]
 
-    def _now_ms(self) -> int:
-        """Return the time, later than that of the base: engines order snapshots by it."""
-        last = self._base.metadata["last-updated-ms"] if self._base else 0
-        return max(self._clock.now_ms(), cast("int", last) + 1)
+    def _dated(self, before: Sequence[Json]) -> tuple[int, list[Json]]:
+        """Return the time of the next snapshot, and the ones before with times before it.
+
+        It is after the last one, unless that is in the future: then a clock went back, and those
+        before are dated back, so that engines find the new one now.
+        """
+        now_ms = self._clock.now_ms()
+        changed_ms = now_ms if self._changed_ms is None else self._changed_ms
+        last_ms = cast("int", before[-1]["timestamp-ms"]) if before else 0
+        time_ms = max(changed_ms, last_ms + 1)
+        if time_ms > now_ms:
+            time_ms = min(changed_ms, now_ms)
+        end_ms, dated = time_ms, list[Json]()
+        for one in reversed(before):
+            end_ms = min(end_ms - 1, cast("int", one["timestamp-ms"]))
+            dated.append({**one, "timestamp-ms": end_ms})
+        return time_ms, dated[::-1]
 
 
 class _EntryBounds:

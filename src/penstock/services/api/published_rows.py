@@ -22,12 +22,25 @@ def published_files(files: Sequence[TableFile]) -> Sequence[TableFile]:
     return files[:count]
 
 
-def visible_files(files: Sequence[TableFile]) -> list[VisibleFile]:
-    """Return the visible files, each once: newer segments may leave several pieces of one."""
+def visible_files(
+    files: Sequence[TableFile], before: Sequence[VisibleFile] = ()
+) -> list[VisibleFile]:
+    """Return the visible files, each once: newer segments may leave several pieces of one.
+
+    Args:
+        files: The files that queries read.
+        before: An earlier result. Most of a million files are in it, and to make their records
+            again would take longer than all other parts of a build of a table.
+    """
+    whole = {one.location: one for one in before if not one.visible}
     found: dict[str, VisibleFile] = {}
     for file in files:
         if file.clip is None:
-            found[file.path] = VisibleFile(file.path, _rows(file), file.size_bytes, file.interval)
+            same = whole.get(file.path)
+            # A copy of a segment under another id has the file of the first one.
+            if same is None or same.interval is not file.interval or same.rows != file.rows:
+                same = VisibleFile(file.path, _rows(file), file.size_bytes, file.interval)
+            found[file.path] = same
         elif (known := found.get(file.path)) is None:
             found[file.path] = VisibleFile(
                 *(file.path, _rows(file), file.size_bytes, file.interval), (file.clip,)

@@ -167,6 +167,25 @@ class SegmentHistory:
         """Return the last revision at which segments of a datasource changed; 0: none did."""
         return self._database.read(lambda c: _changed_revisions(c, datasource, 0, 0)[1])
 
+    def changed_ms(self, datasource: str, revision: int) -> int | None:
+        """Return when segments of a datasource last changed at or before a revision.
+
+        A change is not known if its segments are killed, or have changed again; then the time is
+        that of an earlier one.
+
+        Returns:
+            Milliseconds since 1970, by the clock of the process that changed them; None: no change
+            is known.
+        """
+        rows = schema.segments.c
+        query = (
+            select(rows.used_changed_ms)
+            .where(rows.datasource == datasource, rows.changed_revision <= revision)
+            .order_by(rows.changed_revision.desc())
+            .limit(1)
+        )
+        return self._database.read(lambda c: c.execute(query).scalar())
+
     def oldest(self, datasource: str) -> int:
         """Return the oldest revision of a datasource that is known."""
         return self._database.read(lambda c: _oldest(c, datasource))

@@ -126,6 +126,7 @@ class _Table:
     versions: TableVersions
     mutex: threading.Lock = field(default_factory=threading.Lock)
     files: Sequence[TableFile] = ()
+    visible: Sequence[VisibleFile] = ()
     columns: Columns = ()
     in_files: frozenset[Columns] = frozenset()
     version: TableVersion | None = None
@@ -142,7 +143,7 @@ class CatalogTables:
         source: The visible files.
         store: The metadata store, for the pointers of tables.
         deep_storage: Root of the deep storage.
-        clock: Dates snapshots, and measures builds.
+        clock: Dates versions, and measures builds.
     """
 
     def __init__(
@@ -358,12 +359,14 @@ class CatalogTables:
             table.revision = tables.revision
             return version
         published = published_files(files)
-        visible = visible_files(published)
+        visible = visible_files(published, table.visible)
         columns = self._columns.of(datasource, files)
         in_files = _distinct_columns(files)
         rows = VisibleRows(tables.revision, visible, columns, in_files)
-        made = table.versions.build(rows, oldest)
-        table.files, table.columns, table.version = published, columns, made
+        changed_ms = self._store.history.changed_ms(datasource, tables.revision)
+        made = table.versions.build(rows, oldest, changed_ms)
+        table.files, table.visible, table.columns = published, visible, columns
+        table.version = made
         table.in_files, table.revision = frozenset(in_files), tables.revision
         table.built_at_s = self._clock.monotonic_s()
         table.took_s = table.built_at_s - begun_s
