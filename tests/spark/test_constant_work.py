@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+from functools import partial
 
 import pytest
 
 from penstock.core.errors import InvalidRequest
 from penstock.spark.sql import constant_work
 from penstock.spark.sql.query_statement import read_statement
+from tests.kits.calls_kit import count_calls
 
 DIGITS = "1000000"
 
@@ -58,29 +59,13 @@ def test_names_of_deep_values_are_refused_without_a_trace(value: str) -> None:
         read_statement(f"SELECT 1 AS a0, {chain}, repeat(a55, a55) AS s")
 
 
-def calls_of(sql: str) -> int:
-    """Return how many functions are called for a statement."""
-    count = 0
-
-    def counted(_frame: object, event: str, _argument: object) -> None:
-        nonlocal count
-        count += event == "call"
-
-    before = sys.getprofile()
-    sys.setprofile(counted)
-    try:
-        read_statement(sql)
-    finally:
-        sys.setprofile(before)
-    return count
-
-
 def test_values_within_each_other_are_estimated_once() -> None:
     def added(names: int) -> int:
         """Return the calls for further values around one of these names."""
         inner = f"concat({', '.join(['a'] * names)})"
         nested = ("repeat(" * depth + inner + ", 1)" * depth for depth in (1, 101))
-        few, many = (calls_of(f"SELECT {value} FROM t") for value in nested)
+        statements = [f"SELECT {value} FROM t" for value in nested]
+        few, many = (count_calls(partial(read_statement, sql)) for sql in statements)
         return many - few
 
     assert added(500) < 2 * added(5)
