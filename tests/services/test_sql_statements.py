@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -51,13 +53,13 @@ class HeldSql:
     @contextmanager
     def registered(self, query: SqlQuery) -> Iterator[RegisteredQuery]:
         self.queries.append(query)
-        yield RegisteredQuery(self._run, self._cancel)
+        yield RegisteredQuery(self.run, self._cancel)
 
     def _cancel(self) -> None:
         self.error = EngineFailure("the query did not end: it was cancelled")
         self.released.set()
 
-    def _run(self) -> SqlResult:
+    def run(self) -> SqlResult:
         assert self.released.wait(120)
         if self.error is not None:
             raise self.error
@@ -291,6 +293,39 @@ def test_the_rows_of_a_statement_are_deleted_without_a_request(
     rig.clock.advance(KEPT_S)
 
     until(lambda: not used_bytes(rig.sql.folder.root))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_ended_statement_keeps_neither_its_text_nor_its_values(rig: Rig, fails: bool) -> None:
+    class Held:
+        """Stands for what was made of a statement when it failed."""
+
+    alive: list[weakref.ref[object]] = []
+    run = rig.sql.run
+
+    def failing() -> SqlResult:
+        tree = Held()
+        alive.append(weakref.ref(tree))
+        try:
+            return run()
+        except PenstockError as error:
+            raise InvalidRequest("no such column") from error
+
+    rig.sql.run = failing  # type: ignore[method-assign]
+    if fails:
+        rig.sql.error = EngineFailure("it failed")
+    query_id = rig.submit()
+    assert rig.ended(query_id)["state"] == ("FAILED" if fails else "SUCCESS")
+
+    rig.sql.queries.clear()
+    rig.sql.error = None
+
+    def is_gone() -> bool:
+        gc.collect()
+        queries = [one for one in gc.get_objects() if isinstance(one, SqlQuery)]
+        return alive[0]() is None and all(one.query_id != query_id for one in queries)
+
+    until(is_gone)
 
 
 def test_a_statement_expires_after_an_hour(rig: Rig) -> None:

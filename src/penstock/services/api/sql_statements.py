@@ -110,7 +110,10 @@ class QueryRunner(Protocol):
 
 @dataclass(slots=True)
 class _Statement:
-    """A statement and, once it has ended, its answer or its error."""
+    """A statement and, once it has ended, its answer or its error.
+
+    `query` is None then: it has the text and the parameters, which may be large.
+    """
 
     id: str
     owner: str
@@ -118,7 +121,7 @@ class _Statement:
     created_ms: int
     begun_s: float
     page_rows: int
-    query: BegunQuery
+    query: BegunQuery | None
     ended_s: float | None = None
     result: SqlResult | None = None
     summary: AnswerSummary | None = None
@@ -133,7 +136,7 @@ class _Statement:
     @property
     def state(self) -> str:
         """Return Druid's name of its state."""
-        if self.ended_s is None:
+        if self.query is not None:
             return "ACCEPTED" if self.query.is_waiting else "RUNNING"
         return "SUCCESS" if self.error is None else "FAILED"
 
@@ -182,7 +185,9 @@ class StatementRoutes:
             return _refusal(error)
         now_s = self._clock.monotonic_s()
         query_id = f"query-{uuid.uuid4()}"
-        query = replace(wanted.query, query_id=query_id, arrived_s=now_s)
+        query = self._runner.begin(
+            request, replace(wanted.query, query_id=query_id, arrived_s=now_s)
+        )
         own = _Statement(
             id=query_id,
             owner=access.principal.id,
@@ -190,21 +195,23 @@ class StatementRoutes:
             created_ms=self._clock.now_ms(),
             begun_s=now_s,
             page_rows=page_rows,
-            query=self._runner.begin(request, query),
+            query=query,
         )
         self._known[query_id] = own
-        start_job("statement", self._ended(own))
+        start_job("statement", self._ended(own, query))
         return JsonResponse(_to_json(own, is_reader=True))
 
-    async def _ended(self, own: _Statement) -> None:
+    async def _ended(self, own: _Statement, query: BegunQuery) -> None:
         """Keep the answer of a statement, or its error."""
         try:
-            own.result = await own.query.result()
+            own.result = await query.result()
             own.summary = await run_in_threadpool(summary_of, own.result.rows, own.page_rows)
         except PenstockError as error:  # narrow: kept for the client
-            own.error = error
+            # Not the frames that it was raised in, which have the tree of the statement.
+            own.error = error.with_traceback(None)
+            error.__cause__ = error.__context__ = None
         finally:
-            own.ended_s = self._clock.monotonic_s()
+            own.ended_s, own.query = self._clock.monotonic_s(), None
             if own.error is None and own.summary is None:
                 own.error = EngineFailure("the answer could not be kept: the log has the reason")
             self._forget_old()
@@ -284,7 +291,7 @@ class StatementRoutes:
         own = self._find(request)
         if own is None:
             return _refusal(_unknown(request))
-        if own.ended_s is not None:
+        if own.query is None:
             return Response(status_code=200)
         await own.query.cancel()
         return Response(status_code=202)
