@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -197,6 +198,33 @@ def test_credentials_are_those_of_the_http_api(tmp_path: Path) -> None:
                 with rig.connect(**wrong) as connection, connection.cursor() as cursor:
                     cursor.execute("SELECT 1")
         assert len(rig.sql.queries) == count
+
+
+def test_calls_of_one_principal_leave_places_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flight_server, "CALLS_OF_ONE_MAX", 1)
+    kit = AccessFolderKit(tmp_path / "access")
+    file = CredentialFile(kit.folder / "credentials.json", SystemClock())
+    tokens = {name: file.add_token(name, ("analyst",), None, None).text for name in ("a", "b")}
+    kit.control.refresh()
+
+    def read(name: str, sql: str) -> int:
+        header = {"adbc.flight.sql.authorization_header": f"Bearer {tokens[name]}"}
+        with rig.connect(**header) as connection, connection.cursor() as cursor:
+            cursor.execute(sql)
+            return int(cursor.fetch_arrow_table().num_rows)
+
+    with closing(Rig(kit.control)) as rig, ThreadPoolExecutor(1) as threads:
+        waits = threads.submit(read, "a", "SELECT wait")
+        assert rig.sql.came.wait(120)
+        with pytest.raises(adbc.Error, match="1 calls of yours run"):
+            read("a", "SELECT 1")
+        assert read("b", "SELECT 1") == MANY.num_rows
+        rig.sql.cancelled.set()
+        with pytest.raises(adbc.Error, match="cancelled"):
+            waits.result(120)
+        assert read("a", "SELECT 1") == MANY.num_rows
 
 
 def test_a_query_whose_client_leaves_is_cancelled(rig: Rig) -> None:
