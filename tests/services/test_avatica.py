@@ -550,6 +550,23 @@ def test_a_login_ends(guarded: Driver) -> None:
     assert (refused["errorCode"], "more than 1 MiB" in str(refused)) == (-1, True)
 
 
+def test_nobody_displaces_the_logins_of_others(
+    guarded: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logins, "LOGINS_MAX", CONNECTIONS_MAX + 1)
+    file = CredentialFile(guarded.folder / "credentials.json", SystemClock())
+    file.add_user("bob", hash_once("secret-enough"), ("analyst",))
+    guarded.access.refresh()
+    guarded.unknown("openConnection", ID, info=ANN)
+    for number in range(2 * CONNECTIONS_MAX):
+        other = f"{number:08}{ID[8:]}"
+        opened = guarded.unknown("openConnection", other, info={**ANN, "user": "bob"})
+        assert opened["response"] == "openConnection"
+        # With another credential, the login of the connection is not forgotten.
+        guarded.send({"request": "closeConnection", "connectionId": other}, principal="user:bob")
+    assert "statementId" in guarded.unknown("createStatement", ID)
+
+
 def test_an_open_connection_keeps_no_password(guarded: Driver) -> None:
     file = CredentialFile(guarded.folder / "credentials.json", SystemClock())
     guarded.unknown("openConnection", ID, info=ANN)
