@@ -439,6 +439,28 @@ def test_an_answer_is_kept_while_it_is_read(
     assert rig("GET", f"/{second}/results").json() == ALL
 
 
+def test_one_principal_reads_a_bounded_number_of_answers_at_a_time(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_statements, "OWN_READS_MAX", 1)
+    rig.sql.rows = held = HeldRows()
+    first = rig.submit()
+    rig.ended(first)
+    rig.sql.rows = ROWS
+    of_bob = rig.submit("bob")
+    rig.ended(of_bob, "bob")
+    held.is_held = True
+    with ThreadPoolExecutor(1) as threads:
+        read = threads.submit(rig, "GET", f"/{first}/results")
+        assert held.waits.wait(120)
+        refused = rig("GET", f"/{first}/results?page=0")
+        assert (refused.status_code, "answers of yours are read" in refused.text) == (429, True)
+        assert rig("GET", f"/{of_bob}/results", who="bob").json() == ALL
+        held.released.set()
+        assert read.result(120).json() == ALL
+    until(lambda: rig("GET", f"/{first}/results").status_code == 200)
+
+
 def test_the_oldest_files_make_room(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.sql.in_files = True
     first = rig.submit()

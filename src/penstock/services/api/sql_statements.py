@@ -67,6 +67,9 @@ ACTIVE_MAX: Final = 100
 """Statements that run, wait, or are read at a time."""
 OWN_ACTIVE_MAX: Final = 25
 """Those of one principal: the statements of one leave room for those of others."""
+OWN_READS_MAX: Final = 10
+"""Answers that one principal reads at a time: a page in files is found by reading those before it,
+on one of the threads of all requests."""
 ENDED_MAX: Final = 100
 """Ended statements that are kept; answers in memory have at most 1 MiB each."""
 FILES_BYTES_MAX: Final = 2 << 30
@@ -310,6 +313,7 @@ class StatementRoutes:
             NotFound: There is no such statement or page, or it failed.
             Forbidden: The rights of its principal have changed.
             InvalidRequest: It has not ended, or a parameter is invalid.
+            Full: The principal reads too many.
         """
         own, access = self._find(request), access_of(request)
         if own is None or access.principal.id != own.owner:
@@ -326,6 +330,9 @@ class StatementRoutes:
             )
         if own.error is not None or own.result is None or own.summary is None:
             raise NotFound(f"statement {own.id} failed: {own.error}")
+        reads = sum(one.reads for one in self._known.values() if one.owner == own.owner)
+        if reads >= OWN_READS_MAX:
+            raise Full(f"{reads} answers of yours are read, as many as may: wait until one ends")
         form = check_format(request.query_params.get("resultFormat") or None)
         check_columns(own.result.rows.schema, form)
         rows = _page(request, own.id, own.result, own.summary.page_rows)
