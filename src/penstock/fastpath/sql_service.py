@@ -94,8 +94,8 @@ TIME_MAX_S: Final = 20.0
 # of rows takes about the shortest time in which Spark answers.
 _ROWS_WITH_PROJECTIONS_MAX: Final = 10_000_000
 
-# The compiler matches constants with patterns, as in TIME_PARSE; each takes up to a tenth of a second,
-# in which no other thread runs.
+# The compiler matches constants with patterns, as in TIME_PARSE; each takes up to a tenth of a
+# second, in which no other thread runs.
 _PATTERN_FUNCTION: Final = "regexp_extract"
 PATTERNS_MAX: Final = 20
 """Calls of `regexp_extract` of a query; with more, it is left to Spark."""

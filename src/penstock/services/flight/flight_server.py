@@ -301,7 +301,8 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow
         message = read_message(ticket.ticket, messages.TICKET, *_QUESTIONS)
         if message.kind == messages.TICKET:
             asked = AskedStatement.of_handle(message.bytes("statement_handle"))
-            return flight.RecordBatchStream(self._answer(context, asked))
+            answer = self._answer(context, asked)
+            return flight.GeneratorStream(answer.schema, _batches(answer))
         if message.kind == messages.SQL_INFO:
             wanted = message.values["info"]
             assert isinstance(wanted, list)
@@ -533,6 +534,24 @@ class FlightPort:
         """End all calls, and close the port."""
         if self._server is not None:
             self._server.stop()
+
+
+def _batches(answer: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of an answer.
+
+    Raises:
+        FlightError: The answer ended early. pyarrow would send another error with its traceback.
+    """
+    try:
+        with answer:
+            yield from answer
+    except PenstockError as error:  # narrow: translates
+        raise _flight_error(error) from None
+    except pa.ArrowException:
+        logger.exception("an answer of Flight SQL ended early")
+        raise flight.FlightInternalError(
+            "the answer ended early: the log of the router has the reason"
+        ) from None
 
 
 def _certificate(options: TlsOptions) -> tuple[bytes, bytes] | None:
