@@ -27,7 +27,7 @@ from penstock.core.sql import tree
 from penstock.fastpath import sql_service
 from penstock.fastpath.compiled_query import CompiledQuery, NotCompiled
 from penstock.fastpath.engine_pool import EngineCall, EngineRefusal, EngineRequest
-from penstock.fastpath.sql_service import FastOptions, FastSqlService
+from penstock.fastpath.sql_service import PATTERNS_MAX, FastOptions, FastSqlService
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.indexing.specs.rows.declared_projections import DeclaredProjections
 from penstock.segments.segment_cache import SegmentCache
@@ -48,6 +48,7 @@ from tests.fastpath.engine_kit import COLUMNS, N
 from tests.spark.table_kit import GivenTables
 
 SQL = "SELECT count(*) AS n FROM clicks"
+PATTERN = "REGEXP_EXTRACT('2026', '^[0-9]+$', 0)"
 OPEN = RowRules()
 DAY = Interval(0, 86_400_000)
 
@@ -195,6 +196,7 @@ def test_the_default_answers_if_no_engine_is_named(
         ("EXPLAIN SELECT * FROM clicks", {}, "no query"),
         ("SHOW TABLES", {}, "no query"),
         (SQL, {"projections": ProjectionOptions(force=True)}, "projection required"),
+        (f"SELECT {', '.join([PATTERN] * (PATTERNS_MAX + 1))} FROM clicks", {}, "size"),
     ],
 )
 def test_everything_else_is_sparks_with_a_reason(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from functools import partial
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -21,6 +24,7 @@ from penstock.indexing.specs.druid_expressions import (
     parse,
     translate,
 )
+from tests.kits.calls_kit import count_calls
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x08\x0c"), max_size=8)
 LITERALS = st.one_of(
@@ -235,3 +239,27 @@ def test_what_has_no_exact_translation_is_refused_with_the_mend(text: str, hint:
 
 def test_a_character_may_be_two_escapes() -> None:
     assert as_spark_sql(r"strlen('\ud83d\ude00')") == as_spark_sql("strlen('\U0001f600')")
+
+
+@pytest.mark.parametrize("form", ["({} - 1)", "coalesce({}, 1)"])
+def test_the_work_for_parts_within_each_other_grows_with_their_number(form: str) -> None:
+    def calls(depth: int) -> int:
+        text = "x"
+        for _ in range(depth):
+            text = form.format(text)
+        return count_calls(partial(translate, parse(text)))
+
+    assert calls(31) - calls(11) < 2.2 * (calls(21) - calls(11))
+
+
+def test_a_long_subject_is_not_repeated_without_a_bound() -> None:
+    """Each pair of a simple CASE repeats the subject, which has two thousand characters in SQL."""
+    subject = "timestamp_ceil(" * 5 + "x" + ", 'P1D')" * 5
+    node = parse(f"case_simple({subject}{', 1, 2' * 3_000})")
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRequest, match="more than 100000 characters"):
+            translate(node)
+        assert tracemalloc.get_traced_memory()[1] < 2 << 20
+    finally:
+        tracemalloc.stop()

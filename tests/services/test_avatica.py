@@ -8,8 +8,10 @@ import datetime as dt
 import decimal
 import gc
 import json
+import threading
 import tracemalloc
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
@@ -29,6 +31,7 @@ from penstock.services.api.avatica import connections, logins
 from penstock.services.api.avatica.connections import (
     CONNECTIONS_MAX,
     IDLE_S,
+    LARGE_RESULTS_MAX,
     STATEMENTS_MAX,
     Frames,
 )
@@ -36,6 +39,7 @@ from penstock.services.api.avatica.logins import BODY_BYTES_MAX, HELD_BYTES_MAX,
 from penstock.services.api.avatica.messages import read_request
 from penstock.services.api.avatica.routes import PATH, AvaticaRoutes
 from penstock.services.api.sql import SqlRoutes
+from penstock.spark.sql.answer_files import AnswerFolder, used_bytes
 from penstock.spark.sql.service import RegisteredQuery, SqlQuery, SqlResult
 from penstock.testing.clock import VirtualClock
 from tests.broker.broker_access_kit import hash_once
@@ -71,6 +75,9 @@ class StubSql:
     def __init__(self) -> None:
         self.queries: list[SqlQuery] = []
         self.large: pa.Table | None = None
+        self.folder: AnswerFolder | None = None
+        self.started = threading.Semaphore(0)
+        self.released = threading.Event()
 
     @contextmanager
     def registered(self, query: SqlQuery) -> Iterator[RegisteredQuery]:
@@ -79,6 +86,11 @@ class StubSql:
 
     def _answer(self, query: SqlQuery) -> SqlResult:
         table = NUMBERS
+        if "held" in query.sql:
+            self.started.release()
+            assert self.released.wait(120)
+        if self.folder is not None:
+            return SqlResult(self.folder.write(table), ("bigint",), truncated=False)
         if "wrong" in query.sql:
             place = query.sql.index("wrong") + 1
             raise InvalidRequest(f"no column wrong, line 1, column {place}")
@@ -414,6 +426,54 @@ def test_an_answer_that_the_router_cut_is_an_error(driver: Driver) -> None:
     assert executed["missingStatement"] is False
 
 
+def test_a_property_that_cannot_be_answered_is_left_out(driver: Driver) -> None:
+    driver("openConnection")
+    properties = {"autoCommit": 10**30, "schema": "x" * 256, "readOnly": False, "catalog": "druid"}
+    for _ in range(2):
+        shown = driver("connectionSync", connProps=properties)["connProps"]
+        assert isinstance(shown, dict)
+        assert [shown[name] for name in properties] == [True, None, False, "druid"]
+
+
+def test_rows_of_a_connection_that_is_closed_meanwhile_are_deleted(
+    driver: Driver, tmp_path: Path
+) -> None:
+    number = driver.statement()
+    with closing(AnswerFolder(tmp_path / "answers")) as folder, ThreadPoolExecutor(1) as threads:
+        driver.sql.folder = folder
+        more = {"statementId": number, "sql": "SELECT held"}
+        executed = threads.submit(driver.refused, "prepareAndExecute", **more)
+        assert driver.sql.started.acquire(timeout=120)
+        driver("closeConnection")
+        driver.sql.released.set()
+        assert "closed or run again" in str(executed.result(120)[1])
+        assert not used_bytes(folder.root)
+
+
+def test_results_in_files_have_a_bound_also_if_they_end_together(
+    driver: Driver, tmp_path: Path
+) -> None:
+    count = LARGE_RESULTS_MAX + 2
+    for number in range(count):
+        driver.statement(f"c{number}")
+    with (
+        closing(AnswerFolder(tmp_path / "answers")) as folder,
+        ThreadPoolExecutor(count) as threads,
+    ):
+        driver.sql.folder = folder
+
+        def executed(number: int) -> bool:
+            request = {"request": "prepareAndExecute", "connectionId": f"c{number}"}
+            headers = as_principal(driver.access, "user:ann", "analyst")
+            content = json.dumps({**request, "statementId": 1, "sql": "SELECT held"})
+            return driver.api.post(PATH, content=content, headers=headers).status_code == 200
+
+        running = [threads.submit(executed, number) for number in range(count)]
+        assert all(driver.sql.started.acquire(timeout=120) for _ in running)
+        driver.sql.released.set()
+        assert sum(one.result(120) for one in running) == LARGE_RESULTS_MAX
+
+
 def test_an_answer_about_tables_has_a_bound(driver: Driver) -> None:
     driver("openConnection")
     driver.sql.large = pa.table({"n": pa.array(range(20_001), pa.int64())})
@@ -488,6 +548,23 @@ def test_a_login_ends(guarded: Driver) -> None:
     # Not as a missing connection, which the driver would open again, and send the same request.
     refused = guarded.unknown("createStatement", other, padding=large)
     assert (refused["errorCode"], "more than 1 MiB" in str(refused)) == (-1, True)
+
+
+def test_nobody_displaces_the_logins_of_others(
+    guarded: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logins, "LOGINS_MAX", CONNECTIONS_MAX + 1)
+    file = CredentialFile(guarded.folder / "credentials.json", SystemClock())
+    file.add_user("bob", hash_once("secret-enough"), ("analyst",))
+    guarded.access.refresh()
+    guarded.unknown("openConnection", ID, info=ANN)
+    for number in range(2 * CONNECTIONS_MAX):
+        other = f"{number:08}{ID[8:]}"
+        opened = guarded.unknown("openConnection", other, info={**ANN, "user": "bob"})
+        assert opened["response"] == "openConnection"
+        # With another credential, the login of the connection is not forgotten.
+        guarded.send({"request": "closeConnection", "connectionId": other}, principal="user:bob")
+    assert "statementId" in guarded.unknown("createStatement", ID)
 
 
 def test_an_open_connection_keeps_no_password(guarded: Driver) -> None:

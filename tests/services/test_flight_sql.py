@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import adbc_driver_flightsql.dbapi as adbc
 import pyarrow as pa
@@ -33,6 +35,9 @@ from penstock.testing.clock import VirtualClock
 from tests.harness.access_kit import AccessFolderKit
 from tests.harness.event_kit import KeptEvents
 
+if TYPE_CHECKING:
+    from penstock.spark.sql.fetcher import RowSource
+
 MANY = pa.table({"n": pa.array(range(200_000), pa.int64()), "t": ["x"] * 200_000})
 DESCRIBED = pa.table({"col_name": ["n", "d"], "data_type": ["bigint", "decimal(10,2)"]})
 TABLES = pa.table(
@@ -51,6 +56,16 @@ COLUMNS = pa.table(
         "DATA_TYPE": ["TIMESTAMP", "VARCHAR"],
     }
 )
+
+
+class HalfRows:
+    """Rows of an answer whose second half cannot be read."""
+
+    schema, num_rows, nbytes = MANY.schema, MANY.num_rows, MANY.nbytes
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        yield from MANY.slice(0, 100_000).to_batches()
+        raise OSError("/secret/file is gone")
 
 
 class StubSql:
@@ -80,6 +95,8 @@ class StubSql:
             raise Unavailable("Spark is away")
         if sql.startswith("DESCRIBE"):
             table = DESCRIBED
+        elif "half" in sql:
+            return SqlResult(cast("RowSource", HalfRows()), ("", ""), truncated=False)
         elif "cut" in sql:
             return SqlResult(MANY, ("", ""), truncated=True)
         elif "FROM INFORMATION_SCHEMA.TABLES" in sql:
@@ -197,6 +214,45 @@ def test_credentials_are_those_of_the_http_api(tmp_path: Path) -> None:
                 with rig.connect(**wrong) as connection, connection.cursor() as cursor:
                     cursor.execute("SELECT 1")
         assert len(rig.sql.queries) == count
+
+
+def test_calls_of_one_principal_leave_places_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flight_server, "CALLS_OF_ONE_MAX", 1)
+    kit = AccessFolderKit(tmp_path / "access")
+    file = CredentialFile(kit.folder / "credentials.json", SystemClock())
+    tokens = {name: file.add_token(name, ("analyst",), None, None).text for name in ("a", "b")}
+    kit.control.refresh()
+
+    def read(name: str, sql: str) -> int:
+        header = {"adbc.flight.sql.authorization_header": f"Bearer {tokens[name]}"}
+        with rig.connect(**header) as connection, connection.cursor() as cursor:
+            cursor.execute(sql)
+            return int(cursor.fetch_arrow_table().num_rows)
+
+    with closing(Rig(kit.control)) as rig, ThreadPoolExecutor(1) as threads:
+        waits = threads.submit(read, "a", "SELECT wait")
+        assert rig.sql.came.wait(120)
+        with pytest.raises(adbc.Error, match="1 calls of yours run"):
+            read("a", "SELECT 1")
+        assert read("b", "SELECT 1") == MANY.num_rows
+        rig.sql.cancelled.set()
+        with pytest.raises(adbc.Error, match="cancelled"):
+            waits.result(120)
+        assert read("a", "SELECT 1") == MANY.num_rows
+
+
+def test_an_answer_that_ends_early_is_an_error_without_a_trace(rig: Rig) -> None:
+    handle = AskedStatement("SELECT half").to_handle()
+    ticket = flight.Ticket(written_message(messages.TICKET, statement_handle=handle))
+    with pytest.raises(flight.FlightError) as caught:
+        flight.connect(rig.address).do_get(ticket).read_all()
+    text = str(caught.value)
+    assert "does not answer" in text
+    assert "Traceback" not in text
+    assert ".py" not in text
+    assert "secret" not in text
 
 
 def test_a_query_whose_client_leaves_is_cancelled(rig: Rig) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -14,7 +15,12 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity, Interval
 from penstock.services.native.aggregate_statements import filled_starts
 from penstock.services.native.answers import NativeStatement, TimeseriesShape, timeseries
-from penstock.services.native.query_specs import DEPTH_MAX, QUERY_TYPES, parse_query
+from penstock.services.native.query_specs import (
+    DEPTH_MAX,
+    QUERY_TYPES,
+    VALUES_MAX,
+    parse_query,
+)
 from penstock.services.native.row_statements import statement_of
 from penstock.services.native.sources import TableOutline
 from penstock.services.native.written_sql import text_literal
@@ -196,6 +202,56 @@ def test_names_of_long_values_cannot_be_repeated_without_a_bound() -> None:
     told = refused({"queryType": "scan", "virtualColumns": [
         {"type": "expression", "name": "v", "expression": nested}]})  # fmt: skip
     assert "the expression takes more than 100000 characters in Spark SQL" in told
+
+
+LONG_PART = {"type": "dimSelector", "dimension": "v", "value": "a"}
+FRAGMENTS = {"type": "fragment", "values": [""] * 2_000}
+OF_LONG: Sequence[Mapping[str, object]] = (
+    {"queryType": "scan", "filter": {
+        "type": "columnComparison", "dimensions": ["v", *["city"] * 2_000]}},
+    {"queryType": "scan", "filter": {
+        "type": "interval", "dimension": "v", "intervals": ["2013-01-01/2013-01-02"] * 2_000}},
+    {"queryType": "scan", "filter": {"type": "search", "dimension": "v", "query": FRAGMENTS}},
+    {"queryType": "scan", "filter": {"type": "selector", "dimension": "v", "value": "a",
+     "extractionFn": {"type": "searchQuery", "query": FRAGMENTS}}},
+    {"queryType": "search", "searchDimensions": ["v"], "query": FRAGMENTS},
+    {"queryType": "groupBy", "dimensions": ["v"], "having": {"type": "and", "havingSpecs": [
+        {"type": "or", "havingSpecs": [LONG_PART] * 100}] * 20}},
+    {"queryType": "groupBy", "dimensions": [
+        {"type": "extraction", "dimension": "city", "outputName": f"d{number}", "extractionFn":
+         {"type": "cascade", "extractionFns": [{"type": "regex", "expr": "a"}] * 7}}
+        for number in range(500)]},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("body", OF_LONG)
+def test_a_short_query_takes_little_memory_whatever_it_repeats(body: Mapping[str, object]) -> None:
+    virtual = {"type": "expression", "name": "v", "expression": f"concat(city, '{'x' * 18_000}')"}
+    query = parse_query({**BASE, "virtualColumns": [virtual], **body})
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRequest, match="characters of SQL"):
+            statement_of(query, outline, NOW_MS)
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_values_of_a_query_have_a_bound() -> None:
+    body = {
+        "queryType": "scan",
+        "filter": {"type": "in", "dimension": "city", "values": [1] * VALUES_MAX},
+    }
+    assert f"more than {VALUES_MAX} values" in refused(body)
+
+
+def test_files_of_hidden_rows_do_not_decide_about_a_granularity() -> None:
+    """Whether the buckets of a zone are those of UTC depends on the times that are read."""
+    limited = TableOutline(WIKI.name, WIKI.columns, WIKI.intervals, is_limited=True)
+    period = {"type": "period", "period": "PT3H", "timeZone": "Asia/Tokyo"}
+    for day in "2013-01-01/2013-01-02", "2014-01-01/2014-01-02":
+        body = {**BASE, "queryType": "timeseries", "granularity": period, "intervals": day}
+        assert statement_of(parse_query(body), lambda _name, _place: limited, NOW_MS).sql
 
 
 def test_a_principal_with_limited_rows_learns_nothing_from_buckets() -> None:

@@ -423,6 +423,9 @@ async def test_a_query_that_could_not_be_cancelled_fails_alone(rig: Rig) -> None
 async def test_a_statement_over_a_limit_is_refused_before_it_is_taken_apart(rig: Rig) -> None:
     with pytest.raises(InvalidRequest, match="characters, over the limit of 1000000"):
         SqlRequest({"query": "SELECT 1" + " " * 1_000_000})
+    for values, told in (["x" * 500_001] * 2, "1000000 characters"), ([0] * 100_001, "can have"):
+        with pytest.raises(InvalidRequest, match=told):
+            SqlRequest({"query": "SELECT ?, ?", "parameters": values})
 
 
 async def test_a_query_whose_client_went_away_before_its_turn_never_runs(rig: Rig) -> None:

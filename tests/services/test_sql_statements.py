@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -51,13 +53,13 @@ class HeldSql:
     @contextmanager
     def registered(self, query: SqlQuery) -> Iterator[RegisteredQuery]:
         self.queries.append(query)
-        yield RegisteredQuery(self._run, self._cancel)
+        yield RegisteredQuery(self.run, self._cancel)
 
     def _cancel(self) -> None:
         self.error = EngineFailure("the query did not end: it was cancelled")
         self.released.set()
 
-    def _run(self) -> SqlResult:
+    def run(self) -> SqlResult:
         assert self.released.wait(120)
         if self.error is not None:
             raise self.error
@@ -293,6 +295,39 @@ def test_the_rows_of_a_statement_are_deleted_without_a_request(
     until(lambda: not used_bytes(rig.sql.folder.root))
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_ended_statement_keeps_neither_its_text_nor_its_values(rig: Rig, fails: bool) -> None:
+    class Held:
+        """Stands for what was made of a statement when it failed."""
+
+    alive: list[weakref.ref[object]] = []
+    run = rig.sql.run
+
+    def failing() -> SqlResult:
+        tree = Held()
+        alive.append(weakref.ref(tree))
+        try:
+            return run()
+        except PenstockError as error:
+            raise InvalidRequest("no such column") from error
+
+    rig.sql.run = failing  # type: ignore[method-assign]
+    if fails:
+        rig.sql.error = EngineFailure("it failed")
+    query_id = rig.submit()
+    assert rig.ended(query_id)["state"] == ("FAILED" if fails else "SUCCESS")
+
+    rig.sql.queries.clear()
+    rig.sql.error = None
+
+    def is_gone() -> bool:
+        gc.collect()
+        queries = [one for one in gc.get_objects() if isinstance(one, SqlQuery)]
+        return alive[0]() is None and all(one.query_id != query_id for one in queries)
+
+    until(is_gone)
+
+
 def test_a_statement_expires_after_an_hour(rig: Rig) -> None:
     rig.sql.in_files = True
     query_id = rig.submit()
@@ -402,6 +437,28 @@ def test_an_answer_is_kept_while_it_is_read(
         assert read.result(120).json() == ALL
     until(lambda: rig("GET", f"/{first}").status_code == 404)
     assert rig("GET", f"/{second}/results").json() == ALL
+
+
+def test_one_principal_reads_a_bounded_number_of_answers_at_a_time(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_statements, "OWN_READS_MAX", 1)
+    rig.sql.rows = held = HeldRows()
+    first = rig.submit()
+    rig.ended(first)
+    rig.sql.rows = ROWS
+    of_bob = rig.submit("bob")
+    rig.ended(of_bob, "bob")
+    held.is_held = True
+    with ThreadPoolExecutor(1) as threads:
+        read = threads.submit(rig, "GET", f"/{first}/results")
+        assert held.waits.wait(120)
+        refused = rig("GET", f"/{first}/results?page=0")
+        assert (refused.status_code, "answers of yours are read" in refused.text) == (429, True)
+        assert rig("GET", f"/{of_bob}/results", who="bob").json() == ALL
+        held.released.set()
+        assert read.result(120).json() == ALL
+    until(lambda: rig("GET", f"/{first}/results").status_code == 200)
 
 
 def test_the_oldest_files_make_room(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,14 +8,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from penstock.core.errors import Unavailable
+from penstock.core.sql.lookup_calls import LookupRead
+from penstock.core.sql.metadata_reads import MetadataRead
+from penstock.core.sql.metadata_tables import METADATA_TABLES
 from penstock.indexing.engine import EngineFailure
 from penstock.spark.sql import answer_files
 from penstock.spark.sql.answer_files import (
@@ -32,6 +37,13 @@ from penstock.spark.sql.answer_files import (
     spill,
     used_bytes,
 )
+from penstock.spark.sql.lookup_tables import StatementLookups
+from penstock.spark.sql.metadata_rows import MetadataRows
+from penstock.spark.tables.table_files import Columns
+from penstock.storage.lookup_rows import LookupTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
 
@@ -236,3 +248,54 @@ def test_a_folder_that_cannot_be_written_says_so(
     assert "large answers cannot be written to" in caplog.text
     with pytest.raises(Unavailable, match="large answers cannot be written to"):
         folder.new_answer()
+
+
+class FullDisk(AnswerFolder):
+    """A folder whose files cannot grow."""
+
+    def new_answer(self) -> Path:
+        folder = super().new_answer()
+        (folder / "rows").symlink_to("/dev/full")
+        return folder
+
+
+def test_rows_of_metadata_and_lookups_on_a_full_disk_are_refused(tmp_path: Path) -> None:
+    folder = FullDisk(tmp_path / "answers")
+    folder.open()
+    texts = [os.urandom(500).hex() for _ in range(100)]
+    read = MetadataRead(METADATA_TABLES["sys", "segments"], frozenset({"segment_id"}))
+    with closing(folder), closing(MetadataRows(read, folder)) as metadata:
+
+        def fill() -> None:
+            for _ in range(100):
+                metadata.append({"segment_id": texts}, len(texts))
+
+        with pytest.raises(Unavailable, match="No space left on device"):
+            fill()
+        metadata.close()
+        table = pa.table({"k": [f"{number}{text}" for number in range(20) for text in texts]})
+        source = OneLookup(LookupTable("names", 1, table))
+        found = StatementLookups.of((LookupRead("names"),), source)
+        with (
+            pytest.raises(Unavailable, match="No space left on device"),
+            found.views(cast("SparkSession", None), folder),
+        ):
+            pass
+        assert not files(folder)
+
+
+@dataclass(frozen=True)
+class OneLookup:
+    """`LookupSource` of one lookup."""
+
+    table: LookupTable
+
+    def names(self) -> list[str]:
+        return [self.table.name]
+
+    def current(self, name: str) -> LookupTable:
+        del name
+        return self.table
+
+    def described(self) -> Iterator[tuple[str, Columns]]:
+        yield from ()

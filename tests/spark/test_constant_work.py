@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from penstock.core.errors import InvalidRequest
+from penstock.spark.sql import constant_work
 from penstock.spark.sql.query_statement import read_statement
+from tests.kits.calls_kit import count_calls
 
 DIGITS = "1000000"
 
@@ -53,6 +57,29 @@ def test_names_of_deep_values_are_refused_without_a_trace(value: str) -> None:
     chain = ", ".join(f"{deep.format(n)} AS a{n + 1}" for n in range(55))
     with pytest.raises(InvalidRequest, match="within each other too deeply"):
         read_statement(f"SELECT 1 AS a0, {chain}, repeat(a55, a55) AS s")
+
+
+def test_values_within_each_other_are_estimated_once() -> None:
+    def added(names: int) -> int:
+        """Return the calls for further values around one of these names."""
+        inner = f"concat({', '.join(['a'] * names)})"
+        nested = ("repeat(" * depth + inner + ", 1)" * depth for depth in (1, 101))
+        statements = [f"SELECT {value} FROM t" for value in nested]
+        few, many = (count_calls(partial(read_statement, sql)) for sql in statements)
+        return many - few
+
+    assert added(500) < 2 * added(5)
+
+
+def test_names_of_values_within_each_other_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    value = f"concat({', '.join(['a'] * 50)})"
+    for number in range(40):
+        value = f"({value} AS a{number})"
+    sql = f"SELECT {value}, {', '.join(f'repeat(a{n}, 1)' for n in range(40))} FROM t"
+    read_statement(sql)
+    monkeypatch.setattr(constant_work, "VISITED_MAX", 1_000)
+    with pytest.raises(InvalidRequest, match="within each other too deeply"):
+        read_statement(sql)
 
 
 def test_parameters_count() -> None:

@@ -94,6 +94,12 @@ TIME_MAX_S: Final = 20.0
 # of rows takes about the shortest time in which Spark answers.
 _ROWS_WITH_PROJECTIONS_MAX: Final = 10_000_000
 
+# The compiler matches constants with patterns, as in TIME_PARSE; each takes up to a tenth of a
+# second, in which no other thread runs.
+_PATTERN_FUNCTION: Final = "regexp_extract"
+PATTERNS_MAX: Final = 20
+"""Calls of `regexp_extract` of a query; with more, it is left to Spark."""
+
 # Bounds of the queries that warm up a process: datasources, and files of each.
 _WARM_DATASOURCES_MAX: Final = 16
 _WARM_FILES_MAX: Final = 100
@@ -548,4 +554,6 @@ def _root(statement: Statement) -> tree.Query:
         raise NotCompiled("metadata table")
     if statement.lookups:
         raise NotCompiled("lookup")
+    if statement.query.lower().count(_PATTERN_FUNCTION) > PATTERNS_MAX:
+        raise NotCompiled("size")
     return statement.root

@@ -15,7 +15,7 @@ import orjson
 
 from penstock.core.errors import InvalidRequest, counted
 from penstock.core.instants import parse_time
-from penstock.core.sql_sizes import check_text, statement_tokens
+from penstock.core.sql_sizes import TEXT_MAX, TOKENS_MAX, check_text, statement_tokens
 from penstock.core.whole_numbers import is_int64
 from penstock.fastpath.sql_service import ENGINES
 from penstock.services.api.indexer.sql_task import refuse_writes
@@ -214,6 +214,13 @@ def _parameters(given: object) -> Sequence[SqlValue]:
         return ()
     if not isinstance(given, list):
         raise InvalidRequest("must be a list", place="parameters")
+    # Of a statement that runs on after its request, they are kept.
+    if len(given) > TOKENS_MAX:
+        raise InvalidRequest(
+            f"{len(given)} values are more than a statement can have ? ({TOKENS_MAX})",
+            place="parameters",
+        )
+    characters = 0
     values: list[SqlValue] = []
     for number, one in enumerate(given):
         # Druid's form is {"type": "VARCHAR", "value": "x"}; a bare value has the type of its JSON.
@@ -221,6 +228,13 @@ def _parameters(given: object) -> Sequence[SqlValue]:
         if value is not None and not isinstance(value, str | int | float | bool):
             raise InvalidRequest(
                 "must be a text, a number, true, false or null", place=f"parameters[{number}]"
+            )
+        characters += len(value) if isinstance(value, str) else 0
+        if characters > TEXT_MAX:
+            raise InvalidRequest(
+                f"the texts have more than {TEXT_MAX} characters together: join a lookup"
+                " datasource instead, or send several statements",
+                place="parameters",
             )
         if isinstance(value, int) and not isinstance(value, bool) and not is_int64(value):
             raise InvalidRequest(

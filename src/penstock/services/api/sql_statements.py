@@ -67,6 +67,9 @@ ACTIVE_MAX: Final = 100
 """Statements that run, wait, or are read at a time."""
 OWN_ACTIVE_MAX: Final = 25
 """Those of one principal: the statements of one leave room for those of others."""
+OWN_READS_MAX: Final = 10
+"""Answers that one principal reads at a time: a page in files is found by reading those before it,
+on one of the threads of all requests."""
 ENDED_MAX: Final = 100
 """Ended statements that are kept; answers in memory have at most 1 MiB each."""
 FILES_BYTES_MAX: Final = 2 << 30
@@ -110,7 +113,10 @@ class QueryRunner(Protocol):
 
 @dataclass(slots=True)
 class _Statement:
-    """A statement and, once it has ended, its answer or its error."""
+    """A statement and, once it has ended, its answer or its error.
+
+    `query` is None then: it has the text and the parameters, which may be large.
+    """
 
     id: str
     owner: str
@@ -118,7 +124,7 @@ class _Statement:
     created_ms: int
     begun_s: float
     page_rows: int
-    query: BegunQuery
+    query: BegunQuery | None
     ended_s: float | None = None
     result: SqlResult | None = None
     summary: AnswerSummary | None = None
@@ -133,7 +139,7 @@ class _Statement:
     @property
     def state(self) -> str:
         """Return Druid's name of its state."""
-        if self.ended_s is None:
+        if self.query is not None:
             return "ACCEPTED" if self.query.is_waiting else "RUNNING"
         return "SUCCESS" if self.error is None else "FAILED"
 
@@ -182,7 +188,9 @@ class StatementRoutes:
             return _refusal(error)
         now_s = self._clock.monotonic_s()
         query_id = f"query-{uuid.uuid4()}"
-        query = replace(wanted.query, query_id=query_id, arrived_s=now_s)
+        query = self._runner.begin(
+            request, replace(wanted.query, query_id=query_id, arrived_s=now_s)
+        )
         own = _Statement(
             id=query_id,
             owner=access.principal.id,
@@ -190,21 +198,23 @@ class StatementRoutes:
             created_ms=self._clock.now_ms(),
             begun_s=now_s,
             page_rows=page_rows,
-            query=self._runner.begin(request, query),
+            query=query,
         )
         self._known[query_id] = own
-        start_job("statement", self._ended(own))
+        start_job("statement", self._ended(own, query))
         return JsonResponse(_to_json(own, is_reader=True))
 
-    async def _ended(self, own: _Statement) -> None:
+    async def _ended(self, own: _Statement, query: BegunQuery) -> None:
         """Keep the answer of a statement, or its error."""
         try:
-            own.result = await own.query.result()
+            own.result = await query.result()
             own.summary = await run_in_threadpool(summary_of, own.result.rows, own.page_rows)
         except PenstockError as error:  # narrow: kept for the client
-            own.error = error
+            # Not the frames that it was raised in, which have the tree of the statement.
+            own.error = error.with_traceback(None)
+            error.__cause__ = error.__context__ = None
         finally:
-            own.ended_s = self._clock.monotonic_s()
+            own.ended_s, own.query = self._clock.monotonic_s(), None
             if own.error is None and own.summary is None:
                 own.error = EngineFailure("the answer could not be kept: the log has the reason")
             self._forget_old()
@@ -284,7 +294,7 @@ class StatementRoutes:
         own = self._find(request)
         if own is None:
             return _refusal(_unknown(request))
-        if own.ended_s is not None:
+        if own.query is None:
             return Response(status_code=200)
         await own.query.cancel()
         return Response(status_code=202)
@@ -303,6 +313,7 @@ class StatementRoutes:
             NotFound: There is no such statement or page, or it failed.
             Forbidden: The rights of its principal have changed.
             InvalidRequest: It has not ended, or a parameter is invalid.
+            Full: The principal reads too many.
         """
         own, access = self._find(request), access_of(request)
         if own is None or access.principal.id != own.owner:
@@ -319,6 +330,9 @@ class StatementRoutes:
             )
         if own.error is not None or own.result is None or own.summary is None:
             raise NotFound(f"statement {own.id} failed: {own.error}")
+        reads = sum(one.reads for one in self._known.values() if one.owner == own.owner)
+        if reads >= OWN_READS_MAX:
+            raise Full(f"{reads} answers of yours are read, as many as may: wait until one ends")
         form = check_format(request.query_params.get("resultFormat") or None)
         check_columns(own.result.rows.schema, form)
         rows = _page(request, own.id, own.result, own.summary.page_rows)

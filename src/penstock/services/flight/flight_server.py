@@ -16,6 +16,7 @@ import json
 import logging
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from pyarrow import flight
 import penstock
 from penstock.broker.security.tls import ServerTls, TlsOptions
 from penstock.core.access.peer_user import own_user_id, peer_user_id
+from penstock.core.access.principal import PrincipalKind
 from penstock.core.errors import (
     Conflict,
     Forbidden,
@@ -61,6 +63,8 @@ LOOK_EVERY_S: Final = 0.5
 """Interval at which queries of clients that have left are cancelled, in seconds."""
 CALLS_MAX: Final = 64
 """Calls that run at once; rows are sent after a call."""
+CALLS_OF_ONE_MAX: Final = 48
+"""Those of one principal, except the owner: its slow calls leave places to others."""
 BATCHES_MAX: Final = 1_000
 """Batches in which a client may send the parameters of one execution."""
 PARAMETER_BYTES_MAX: Final = 1 << 20
@@ -230,8 +234,8 @@ class _Waiting:
 class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
     """Serves Flight SQL.
 
-    The mutex guards the calls whose queries run: gRPC's threads add and remove them, and a thread
-    of this server looks for clients that have left.
+    The mutex guards the calls, and those whose queries run: gRPC's threads add and remove them, and
+    a thread of this server looks for clients that have left.
 
     Args:
         address: Where it listens; port 0 picks a free one.
@@ -248,6 +252,7 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow
         self._mutex = threading.Condition()
         self._waiting: dict[str, _Waiting] = {}
         self._places = threading.BoundedSemaphore(CALLS_MAX)
+        self._calls: Counter[str] = Counter()  # that run, of each principal
         self._watch = OwnedThread("flight", self._look_on, on_death=OnDeath.RESTART)
         scheme = "grpc" if certificate is None else "grpc+tls"
         super().__init__(
@@ -296,7 +301,8 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow
         message = read_message(ticket.ticket, messages.TICKET, *_QUESTIONS)
         if message.kind == messages.TICKET:
             asked = AskedStatement.of_handle(message.bytes("statement_handle"))
-            return flight.RecordBatchStream(self._answer(context, asked))
+            answer = self._answer(context, asked)
+            return flight.GeneratorStream(answer.schema, _batches(answer))
         if message.kind == messages.SQL_INFO:
             wanted = message.values["info"]
             assert isinstance(wanted, list)
@@ -374,22 +380,48 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow
 
         Raises:
             Unauthenticated: It has none.
-            Unavailable: Too many calls run.
+            Unavailable: Too many calls run, or too many of its principal.
         """
         assert isinstance(context, flight.ServerCallContext)
         if not self._places.acquire(blocking=False):
             raise Unavailable(f"{CALLS_MAX} calls run: try again in a moment")
         try:
-            self._check(context.get_middleware(_CREDENTIAL).shown)
+            principal = self._check(context.get_middleware(_CREDENTIAL).shown)
             self._headers(context)
-            yield
+            with self._counted(principal):
+                yield
         finally:
             self._places.release()
 
-    def _check(self, shown: str) -> None:
-        """Return if a credential is valid, or there is none."""
-        if shown:
-            self._api.request("GET", ME_PATH, headers=_passed_on(shown))
+    def _check(self, shown: str) -> str:
+        """Return the id of the principal of a credential; empty: the owner, or there is none.
+
+        Raises:
+            PenstockError: The credential is not valid.
+        """
+        if not shown:
+            return ""
+        found = self._api.request("GET", ME_PATH, headers=_passed_on(shown))
+        assert isinstance(found, dict)
+        return "" if found["kind"] == PrincipalKind.OWNER else str(found["principal"])
+
+    @contextmanager
+    def _counted(self, principal: str) -> Iterator[None]:
+        """Count a call of a principal for a block; empty: the owner. Raises as `admitted`."""
+        if not principal:
+            yield
+            return
+        with self._mutex:
+            if self._calls[principal] >= CALLS_OF_ONE_MAX:
+                raise Unavailable(f"{CALLS_OF_ONE_MAX} calls of yours run: wait until one ends")
+            self._calls[principal] += 1
+        try:
+            yield
+        finally:
+            with self._mutex:
+                self._calls[principal] -= 1
+                if not self._calls[principal]:
+                    del self._calls[principal]
 
     def _headers(self, context: flight.ServerCallContext) -> dict[str, str]:
         """Return the headers with which a call is passed on.
@@ -502,6 +534,24 @@ class FlightPort:
         """End all calls, and close the port."""
         if self._server is not None:
             self._server.stop()
+
+
+def _batches(answer: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of an answer.
+
+    Raises:
+        FlightError: The answer ended early. pyarrow would send another error with its traceback.
+    """
+    try:
+        with answer:
+            yield from answer
+    except PenstockError as error:  # narrow: translates
+        raise _flight_error(error) from None
+    except pa.ArrowException:
+        logger.exception("an answer of Flight SQL ended early")
+        raise flight.FlightInternalError(
+            "the answer ended early: the log of the router has the reason"
+        ) from None
 
 
 def _certificate(options: TlsOptions) -> tuple[bytes, bytes] | None:

@@ -54,12 +54,12 @@ from penstock.services.native.sources import (
     tables_source,
 )
 from penstock.services.native.written_sql import (
-    STATEMENT_MAX,
     NamedValues,
     Value,
     all_of,
     alphanumeric_key,
     any_of,
+    check_characters,
     number_literal,
     text_literal,
     text_of,
@@ -181,12 +181,22 @@ def _parts(
         specs = [(one, f"{place}dimensions[{n}]") for n, one in enumerate(query.dimensions)]
     elif isinstance(query, TopNQuery):
         specs = [(query.dimension, f"{place}dimension")]
-    dimensions = [(one.name, dimension_value(one, scope, buckets, where)) for one, where in specs]
+    dimensions: list[tuple[str, Value]] = []
+    characters = 0
+    for dimension, where in specs:
+        value = dimension_value(dimension, scope, buckets, where)
+        dimensions.append((dimension.name, value))
+        characters += len(value.sql)
+        check_characters(characters, where)
     values: dict[str, Aggregate] = {}
     names = [name for name, _ in dimensions]
+    characters = 0
     for number, spec in enumerate(query.aggregations):
         names.append(spec.name)
-        values[spec.name] = aggregate(spec, scope, f"{place}aggregations[{number}]")
+        where = f"{place}aggregations[{number}]"
+        found = values[spec.name] = aggregate(spec, scope, where)
+        characters += len(found.value.sql)
+        check_characters(characters, where)
     characters = 0
     for number, post in enumerate(query.post_aggregations):
         known = {**{n: Aggregate(v) for n, v in dimensions}, **values}
@@ -194,12 +204,7 @@ def _parts(
         where = f"{place}postAggregations[{number}]"
         found = values[post.name or ""] = post_aggregate(post, known, where)
         characters += len(found.value.sql)
-        if characters > STATEMENT_MAX:
-            raise InvalidRequest(
-                f"the post-aggregators take more than {STATEMENT_MAX} characters of SQL, because"
-                " each use of a name repeats what it stands for: compute less at once",
-                place=where,
-            )
+        check_characters(characters, where)
     check_names(names)
     return _Parts(source, rows, time, dimensions, values)
 
@@ -243,6 +248,7 @@ def _group_order(
         is_dimension = any(name == one.dimension for name, _ in parts.dimensions)
         order = one.dimension_order if is_dimension else "natural"
         items += _ordered(own, order, is_descending=one.direction == "descending")
+        check_characters(sum(map(len, items)), where)
     if not columns:
         for name, value in parts.dimensions:
             found = parts.column_of(name)
@@ -296,10 +302,10 @@ def _having_condition(spec: AnyHavingSpec, parts: _Parts, place: str) -> str:
                 return f"({value.sql} IS NULL)"
             return f"({value.text} = {text_literal(text_of(spec.value))})"
         case AllHavingSpec():
-            found = [
-                _having_condition(one, parts, f"{place}.havingSpecs[{number}]")
-                for number, one in enumerate(spec.having_specs)
-            ]
+            found: list[str] = []
+            for number, one in enumerate(spec.having_specs):
+                found.append(_having_condition(one, parts, f"{place}.havingSpecs[{number}]"))
+                check_characters(sum(map(len, found)), place)
             return all_of(found) if spec.type == "and" else any_of(found)
         case NotHavingSpec():
             # A comparison with a missing value is false here, unlike in a filter.

@@ -39,6 +39,7 @@ from penstock.services.native.written_sql import (
     Value,
     ValueType,
     all_of,
+    check_characters,
     checked_size,
     number_literal,
 )
@@ -209,6 +210,7 @@ def _post(spec: PostAggregation, known: Mapping[str, Aggregate], place: str) -> 
                 post_aggregate(one, known, f"{place}.fields[{number}]")
                 for number, one in enumerate(spec.fields)
             ]
+            check_characters(sum(len(one.value.sql) for one in fields), place)
             if isinstance(spec, ArithmeticPost):
                 return reduce(lambda left, right: _operation(spec.fn, left, right), fields)
             return (

@@ -40,8 +40,8 @@ from penstock.services.native.dimension_specs import (
 from penstock.services.native.written_sql import (
     NamedValues,
     Value,
-    all_of,
     checked_size,
+    matches_all,
     number_literal,
     text_literal,
 )
@@ -129,7 +129,7 @@ def extracted(function: Extraction, value: Value, buckets: Granularity, place: s
             sql = f"CASE WHEN ({text} RLIKE {text_literal(function.expr)}) THEN {text} END"
         case SearchExtraction():
             patterns = search_pattern(function.query)
-            matches = all_of(f"({text} RLIKE {text_literal(one)})" for one in patterns) or "TRUE"
+            matches = matches_all(text, patterns, f"{place}.query") or "TRUE"
             sql = f"CASE WHEN {matches} THEN {text} END"
         case SubstringExtraction():
             length = "" if function.length is None else f", {function.length}"

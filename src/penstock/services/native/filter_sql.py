@@ -45,8 +45,10 @@ from penstock.services.native.written_sql import (
     ValueType,
     all_of,
     any_of,
+    check_characters,
     checked_size,
     decimal_number,
+    matches_all,
     number_literal,
     text_literal,
     text_of,
@@ -75,10 +77,12 @@ def condition(node: NativeFilter, scope: NamedValues, place: str) -> str:
     """
     match node:
         case EveryFilter() | SomeFilter():
-            parts = [
-                condition(one, scope, f"{place}.fields[{number}]")
-                for number, one in enumerate(node.fields)
-            ]
+            parts: list[str] = []
+            characters = 0
+            for number, one in enumerate(node.fields):
+                parts.append(condition(one, scope, f"{place}.fields[{number}]"))
+                characters += len(parts[-1])
+                check_characters(characters, place)
             return all_of(parts) if isinstance(node, EveryFilter) else any_of(parts)
         case OppositeFilter():
             return f"(NOT {condition(node.field, scope, f'{place}.field')})"
@@ -94,6 +98,7 @@ def condition(node: NativeFilter, scope: NamedValues, place: str) -> str:
                 scope.of(name, f"{place}.dimensions[{number}]").text
                 for number, name in enumerate(node.dimensions)
             ]
+            check_characters(len(first) * len(others), place)
             return all_of(f"({first} <=> {one})" for one in others)
         case EqualsFilter() | RangeFilter() | NullFilter():
             return _typed(node, scope.of(node.column, f"{place}.column"))
@@ -101,9 +106,9 @@ def condition(node: NativeFilter, scope: NamedValues, place: str) -> str:
             column = scope.of(node.filter.dimension, f"{place}.dimension")
             where = f"{place}.extractionFn"
             value = extracted(node.extraction_fn, column, Granularity.parse("ALL"), where)
-            return _of_text(node.filter, checked_size(value, where))
+            return _of_text(node.filter, checked_size(value, where), place)
         case _:
-            return _of_text(node, scope.of(node.dimension, f"{place}.dimension"))
+            return _of_text(node, scope.of(node.dimension, f"{place}.dimension"), place)
 
 
 def _typed(node: EqualsFilter | RangeFilter | NullFilter, value: Value) -> str:
@@ -145,7 +150,7 @@ def _numeric(value: Value, operator: str, given: Scalar) -> str:
     return f"({value.plain.number} {operator} {literal})"
 
 
-def _of_text(node: OfOneColumn, value: Value) -> str:
+def _of_text(node: OfOneColumn, value: Value, place: str) -> str:
     match node:
         case SelectorFilter():
             return f"({value.sql} IS NULL)" if node.value is None else _equals(value, node.value)
@@ -157,10 +162,10 @@ def _of_text(node: OfOneColumn, value: Value) -> str:
         case RegexFilter():
             return f"({value.text} RLIKE {text_literal(node.pattern)})"
         case SearchFilter():
-            patterns = search_pattern(node.query)
-            matches = all_of(f"({value.text} RLIKE {text_literal(one)})" for one in patterns)
+            matches = matches_all(value.text, search_pattern(node.query), f"{place}.query")
             return matches or f"({value.sql} IS NOT NULL)"
         case IntervalFilter():
+            check_characters(2 * len(value.sql) * len(node.intervals), f"{place}.intervals")
             return inside(value, node.times) or "TRUE"
         case BoundFilter():
             lower = ">" if node.lower_strict else ">="

@@ -41,6 +41,8 @@ from penstock.services.native.filter_specs import NativeFilter
 
 DEPTH_MAX: Final = 60
 """Objects and lists within each other in a query."""
+VALUES_MAX: Final = 200_000
+"""Values in the JSON of a query, which take up to fifty times the memory of their text."""
 INTERVALS_MAX: Final = 1_000
 FIELDS_MAX: Final = 500
 """Dimensions, aggregators or columns of one query."""
@@ -553,7 +555,7 @@ def parse_query(body: Mapping[str, object]) -> AnyQuery:
         near = most_similar(kind, QUERY_TYPES)
         hint = f'did you mean "{near}"?' if near else f"use one of {', '.join(QUERY_TYPES)}"
         raise InvalidRequest(f"unknown query type {kind!r:.40}: {hint}", place="queryType")
-    _check_depth(body)
+    _check_size(body)
     model = QUERY_TYPES[name]
     try:
         return model.model_validate({**body, "queryType": name}, context={TYPES_KNOWN: True})
@@ -561,12 +563,18 @@ def parse_query(body: Mapping[str, object]) -> AnyQuery:
         raise spec_error(error, model) from None
 
 
-def _check_depth(body: Mapping[str, object]) -> None:
+def _check_size(body: Mapping[str, object]) -> None:
     level: list[object] = [body]
+    count = 0
     for _ in range(DEPTH_MAX):
         level = [inner for one in level for inner in _contents(one)]
         if not level:
             return
+        count += len(level)
+        if count > VALUES_MAX:
+            raise InvalidRequest(
+                f"the query has more than {VALUES_MAX} values: list fewer, or join a lookup in SQL"
+            )
     raise InvalidRequest(f"the query nests objects deeper than {DEPTH_MAX} levels: make it flatter")
 
 

@@ -45,14 +45,16 @@ from penstock.services.native.sources import (
     check_names,
     checked_statement,
     clipped,
+    conditions_of,
     rows_of,
+    rows_where,
     scope_of,
 )
 from penstock.services.native.written_sql import (
     Value,
     ValueType,
-    all_of,
     alphanumeric_key,
+    matches_all,
     text_literal,
 )
 
@@ -149,12 +151,13 @@ def _search(query: SearchQuery, outline_of: OutlineOf) -> NativeStatement:
             place="searchDimensions",
         )
     patterns = search_pattern(query.query)
+    conditions = conditions_of(query, source, scope, "")
     parts = []
     for number, spec in enumerate(specs):
         value = dimension_value(spec, scope, buckets, f"searchDimensions[{number}]").cast("STRING")
-        matches = [f"({value.sql} RLIKE {text_literal(one)})" for one in patterns]
-        matching = all_of(matches) or f"({value.sql} IS NOT NULL)"
-        rows = rows_of(query, source, scope, "", matching)
+        matches = matches_all(value.sql, patterns, "query")
+        matching = matches or f"({value.sql} IS NOT NULL)"
+        rows = rows_where(source, (*conditions, matching))
         shown = [f"{time} AS {prefix}t"] if time else []
         shown += [f"{text_literal(spec.name)} AS {prefix}d", f"{value.sql} AS {prefix}v"]
         keys = [time, value.sql] if time else [value.sql]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.intervals import Interval
+from penstock.core.intervals import END_OF_TIME_MS, START_OF_TIME_MS, Interval
 from penstock.indexing.specs.scalars import TIME_COLUMN
 from penstock.services.native.filter_sql import condition, inside
 from penstock.services.native.query_specs import (
@@ -77,9 +77,14 @@ class RowSource:
 
     @property
     def extent(self) -> Interval | None:
-        """The time from the first interval to the last one; None if there are no rows."""
+        """The time from the first interval to the last one; None if there are no rows.
+
+        All times, if the principal sees a part of the rows: those of files tell about the others.
+        """
         if not self.intervals:
             return None
+        if any(one.is_limited for one in self.outlines):
+            return Interval(START_OF_TIME_MS, END_OF_TIME_MS)
         return Interval(self.intervals[0].start_ms, max(one.end_ms for one in self.intervals))
 
     @property
@@ -147,17 +152,21 @@ def scope_of(query: NativeQuery, source: RowSource, place: str) -> NamedValues:
     return scope
 
 
-def rows_of(
-    query: NativeQuery, source: RowSource, scope: NamedValues, place: str, *more: str
-) -> str:
-    """Return the FROM and WHERE of a query.
+def rows_of(query: NativeQuery, source: RowSource, scope: NamedValues, place: str) -> str:
+    """Return the FROM and WHERE of a query. Arguments and errors as `conditions_of`."""
+    return rows_where(source, conditions_of(query, source, scope, place))
+
+
+def conditions_of(
+    query: NativeQuery, source: RowSource, scope: NamedValues, place: str
+) -> list[str]:
+    """Return the conditions that the rows of a query fulfil.
 
     Args:
         query: The query.
         source: Its rows.
         scope: The values that its names stand for.
         place: Its place in the request, with a dot at its end; empty for the request itself.
-        more: Further conditions.
 
     Raises:
         InvalidRequest: The filter names an unknown column.
@@ -165,7 +174,12 @@ def rows_of(
     conditions = [inside(source.columns[TIME_COLUMN], query.times)]
     if query.filter is not None:
         conditions.append(condition(query.filter, scope, f"{place}filter"))
-    where = all_of(one for one in (*conditions, *more) if one != "TRUE")
+    return conditions
+
+
+def rows_where(source: RowSource, conditions: Iterable[str]) -> str:
+    """Return the FROM and WHERE of the rows that fulfil all conditions."""
+    where = all_of(one for one in conditions if one != "TRUE")
     return f"FROM {source.sql}" + (f" WHERE {where}" if where else "")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -189,6 +189,34 @@ def checked_size(value: Value, place: str) -> Value:
             place=place,
         )
     return value
+
+
+def check_characters(count: int, place: str) -> None:
+    """Refuse a part that would be longer than a statement may be, before it is written.
+
+    Args:
+        count: Number of its characters of SQL, or of some of them.
+        place: Its place in the request.
+
+    Raises:
+        InvalidRequest: It is too long.
+    """
+    if count > STATEMENT_MAX:
+        raise InvalidRequest(
+            f"takes more than {STATEMENT_MAX} characters of SQL, because each use of a name repeats"
+            " what it stands for: compute less at once",
+            place=place,
+        )
+
+
+def matches_all(text: str, patterns: Sequence[str], place: str) -> str:
+    """Return the condition that a text matches all patterns of Java; empty if there are none.
+
+    Raises:
+        InvalidRequest: It is too long.
+    """
+    check_characters(len(text) * len(patterns), place)
+    return all_of(f"({text} RLIKE {text_literal(one)})" for one in patterns)
 
 
 def alphanumeric_key(text: str) -> str:

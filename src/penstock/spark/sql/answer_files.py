@@ -358,6 +358,18 @@ class AnswerFolder:
             delete_answer(folder)
             raise
 
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Translate errors of the disk in a block that writes files of an answer.
+
+        Raises:
+            Unavailable: A file cannot be written.
+        """
+        try:
+            yield
+        except OSError as error:
+            raise self._unwritten(error) from error
+
     def check_room(self, answer: Path) -> None:
         """Refuse an answer whose files are too large now, or leave too little room.
 

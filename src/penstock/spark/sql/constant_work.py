@@ -50,6 +50,8 @@ _NUMBERS: Final = frozenset(
 )
 _COLUMNS_MAX: Final = 100
 _NAMES_DEPTH_MAX: Final = 60
+VISITED_MAX: Final = 1_000_000
+"""Nodes that are visited, in about two seconds: those below nested names, once for each name."""
 
 
 def check_constant_work(
@@ -75,10 +77,7 @@ def check_constant_work(
     try:
         made = [(sizes.made(call), call) for call in makers]
     except RecursionError:
-        raise InvalidRequest(
-            "the query gives names to values within each other too deeply for its constants to be"
-            " estimated: compute less from one name to the next"
-        ) from None
+        raise _nested_names() from None
     costly, limit = _costly(nodes)
     for size, call in made:
         if costly and size > limit:
@@ -96,6 +95,13 @@ def check_constant_work(
             f" than {MADE_MAX:,}: Spark makes them while it plans, and cannot be interrupted then."
             " Make fewer or smaller ones, or rows: range(1, 1000000) returns a row for each number"
         )
+
+
+def _nested_names() -> InvalidRequest:
+    return InvalidRequest(
+        "the query gives names to values within each other too deeply for its constants to be"
+        " estimated: compute less from one name to the next"
+    )
 
 
 def _costly(nodes: Iterable[tree.Node]) -> tuple[str, int]:
@@ -126,10 +132,20 @@ class _Sizes:
         for name, value in _definitions(nodes):
             self._named.setdefault(name.lower(), []).append(value)
         self._known: dict[tuple[str, bool], float | None] = {}
-        self._depth = 0
+        # By the identity of a call: one within others would be computed again for each of them.
+        self._made: dict[int, float] = {}
+        self._depth = self._visited = 0
 
     def made(self, call: tree.Call) -> float:
         """Return how many characters or elements a call of a maker makes."""
+        found = self._made.get(id(call))
+        if found is None:
+            found = self._computed_size(call)
+            if not self._depth:  # otherwise a name that stands for itself counts as 1
+                self._made[id(call)] = found
+        return found
+
+    def _computed_size(self, call: tree.Call) -> float:
         arguments = call.arguments
         match _name(call):
             case "repeat" | "array_repeat" if len(arguments) == 2:
@@ -146,6 +162,7 @@ class _Sizes:
 
     def _size(self, node: tree.Node) -> float:
         """Return about how many characters or elements a value has; 1 if it depends on rows."""
+        self._visit()
         match node:
             case tree.Text():
                 return max(len(node.value or ""), 1.0)
@@ -160,6 +177,7 @@ class _Sizes:
 
     def _number(self, node: tree.Node) -> float | None:
         """Return a number; None: it depends on rows, or on a function that is not known here."""
+        self._visit()
         match node:
             case tree.Number():
                 return _float(node.text.upper().rstrip("LSYDFB"))
@@ -182,6 +200,11 @@ class _Sizes:
                 return self._computed(node)
             case _:
                 return None
+
+    def _visit(self) -> None:
+        self._visited += 1
+        if self._visited > VISITED_MAX:
+            raise _nested_names()
 
     def _computed(self, node: tree.Operation) -> float | None:
         value = self._number(node.operands[0])

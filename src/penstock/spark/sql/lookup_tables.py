@@ -279,7 +279,8 @@ def _frame(
 
     own = folder.new_answer()
     stack.callback(delete_answer, own)
-    pq.write_table(table.rows, own / "rows", compression="zstd")
+    with folder.writing():
+        pq.write_table(table.rows, own / "rows", compression="zstd")
     folder.check_room(own)
     return spark.read.schema(ddl(lookup_columns(table.rows.schema))).parquet(str(own / "rows"))
 

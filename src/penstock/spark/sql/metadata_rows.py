@@ -131,9 +131,11 @@ class MetadataRows:
         """Move the rows from memory to the file."""
         if self._own is None:
             self._own = folder.new_answer()
-        if self._writer is None:
-            self._writer = pq.ParquetWriter(self._own / "rows", self._schema, compression="zstd")
-        self._writer.write_table(pa.Table.from_batches(self._batches, self._schema))
+        with folder.writing():
+            if self._writer is None:
+                path = self._own / "rows"
+                self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
+            self._writer.write_table(pa.Table.from_batches(self._batches, self._schema))
         self._batches, self._bytes = [], 0
         folder.check_room(self._own)
 
@@ -142,19 +144,22 @@ class MetadataRows:
 
         Raises:
             EngineFailure: Spark does not share the folder of the file.
+            Unavailable: The file cannot be written.
         """
         if self._writer is None or self._own is None or self._folder is None:
             return local_rows(spark, pa.Table.from_batches(self._batches, self._schema))
         if self._batches:
             self._spill(self._folder)
-        self._writer.close()
+        with self._folder.writing():
+            self._writer.close()
         columns = [(one.name, one.spark_type) for one in self.read.table.columns]
         return spark.read.schema(ddl(columns)).parquet(str(self._own / "rows"))
 
     def close(self) -> None:
         """Delete the file."""
         if self._writer is not None:
-            self._writer.close()
+            with suppress(OSError):  # the disk may be full, and the file is deleted
+                self._writer.close()
             self._writer = None
         if self._own is not None:
             delete_answer(self._own)

@@ -261,5 +261,7 @@ class AvaticaConnections:
         return bool(self._connections)
 
     def _close(self, key: tuple[str, str]) -> None:
-        for statement in self._connections.pop(key).statements.values():
+        statements = self._connections.pop(key).statements
+        for statement in statements.values():
             statement.drop_result()
+        statements.clear()  # one that still runs then finds that it was closed

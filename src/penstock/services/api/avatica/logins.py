@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.core.errors import Forbidden, InvalidRequest, PenstockError, Unavailable
-from penstock.services.api.avatica.connections import IDLE_S, MissingConnection
+from penstock.services.api.avatica.connections import CONNECTIONS_MAX, IDLE_S, MissingConnection
 from penstock.services.api.avatica.routes import PATH, error_answer
 from penstock.services.api.request_access import LOGGED_IN
 
@@ -159,6 +159,7 @@ class AvaticaLogins:
         elif wanted.request == _OPEN and user and answer.status == 200:
             # Empty: the server's own user needs no password while no user exists.
             if mark := self._access.authenticator.password_mark(user, password):
+                self._make_room(user)
                 self._keep(wanted.connection, user, mark)
         elif wanted.request == _CLOSE and answer.status == 200:
             self._logins.pop(wanted.connection, None)
@@ -172,6 +173,15 @@ class AvaticaLogins:
             return None
         self._keep(wanted.connection, kept.user, kept.mark)
         return kept
+
+    def _make_room(self, user: str) -> None:
+        """Forget the oldest logins of a user who has as many as connections: those were closed.
+
+        So nobody displaces the logins of others with connections that are opened and closed.
+        """
+        own = [one for one, login in self._logins.items() if login.user == user]
+        for one in own[: max(0, len(own) - CONNECTIONS_MAX + 1)]:
+            del self._logins[one]
 
     def _keep(self, connection: str, user: str, mark: str) -> None:
         now_s = self._clock.monotonic_s()

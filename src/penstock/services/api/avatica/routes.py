@@ -25,6 +25,7 @@ from starlette.routing import BaseRoute, Route
 from penstock.core.errors import Forbidden, InvalidRequest, NotFound, PenstockError
 from penstock.core.loop_tasks import start_job
 from penstock.core.sql_sizes import check_text
+from penstock.core.whole_numbers import is_int64
 from penstock.services.api.asgi import JsonResponse
 from penstock.services.api.avatica import messages
 from penstock.services.api.avatica.connections import (
@@ -228,19 +229,27 @@ class AvaticaRoutes:
         frames = Frames(result, limit, _rights(request))
         try:
             _check_whole(result, limit)
-            if result.is_in_files:
-                self._connections.check_large_results(self._principal(request))
             first = await frames.at(0, first_rows)
+            is_open = connection.statements.get(handle.id) is statement
+            self._keep(statement if is_open else None, frames, self._principal(request))
         except BaseException:
             await close_on_thread(result)
             raise
-        if connection.statements.get(handle.id) is not statement or statement.frames is not None:
-            # Closed, or run again, meanwhile: the rows have no owner.
-            await close_on_thread(result)
-            raise NotFound("the statement was closed or run again while it ran")
-        statement.frames = frames
         described = signature(frames.schema, sql, len(values))
         return _results(_result_set(handle, described, first, owned=False))
+
+    def _keep(self, statement: AvaticaStatement | None, frames: Frames, principal: str) -> None:
+        """Keep a result. It does not wait, so no other one is kept between the checks and the end.
+
+        Raises:
+            NotFound: The statement was closed, which is None then, or run again.
+            Unavailable: The principal has too many large results.
+        """
+        if statement is None or statement.frames is not None:
+            raise NotFound("the statement was closed or run again while it ran")
+        if frames.result.is_in_files:
+            self._connections.check_large_results(principal)
+        statement.frames = frames
 
     async def _described(
         self, request: Request, connection: AvaticaConnection, wanted: messages.MetadataRequest
@@ -292,7 +301,8 @@ def _checked(sql: str) -> int:
 def _synchronized(connection: AvaticaConnection, wanted: messages.ConnectionSync) -> JsonObject:
     for name in ("autoCommit", "readOnly", "transactionIsolation", "catalog", "schema"):
         value = (wanted.conn_props or {}).get(name)
-        if isinstance(value, str | int) and len(str(value)) <= messages.ID_CHARACTERS_MAX:
+        is_short = isinstance(value, str) and len(value) <= messages.ID_CHARACTERS_MAX
+        if is_short or isinstance(value, bool) or is_int64(value):  # others cannot be answered
             connection.properties[name] = value
     properties = {
         "connProps": "connPropsImpl",
