@@ -37,7 +37,7 @@ from penstock.services.api.access_rules import QUERIES
 from penstock.services.api.asgi import JsonResponse, integer
 from penstock.services.api.indexer.task_json import typed_error
 from penstock.services.api.request_access import RequestAccess, access_of
-from penstock.services.api.sql_answer import SqlAnswer, close_soon
+from penstock.services.api.sql_answer import ENGINE_HEADER, SqlAnswer, close_soon
 from penstock.services.api.sql_request import SqlRequest, read_body, whole_number
 from penstock.services.api.sql_results import (
     CONTENT_TYPES,
@@ -322,7 +322,7 @@ class StatementRoutes:
         form = check_format(request.query_params.get("resultFormat") or None)
         check_columns(own.result.rows.schema, form)
         rows = _page(request, own.id, own.result, own.summary.page_rows)
-        headers = {}
+        headers = {ENGINE_HEADER: own.result.engine}
         if own.result.truncated:
             headers[TRUNCATED_HEADER] = "true"
         if name := request.query_params.get("filename"):
