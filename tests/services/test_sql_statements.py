@@ -161,7 +161,7 @@ def test_a_statement_runs_on_and_its_rows_come_in_pages(rig: Rig, in_files: bool
 @pytest.mark.parametrize(
     ("context", "says"),
     [
-        ({}, "context.executionMode: must be ASYNC, not None"),
+        ({}, "context.executionMode: must be ASYNC: set it"),
         ({"executionMode": "SYNC"}, "must be ASYNC, not 'SYNC'"),
         ({**ASYNC, "rowsPerPage": "x"}, "context.rowsPerPage"),
         ({**ASYNC, "rowsPerPage": -1}, "context.rowsPerPage"),
