@@ -41,7 +41,8 @@ from penstock.fastpath.sql_service import FastSqlService
 from penstock.segments.deep_storage import DeepStore
 from penstock.segments.segment import Segment, SegmentId, ShardSpec
 from penstock.services.api.asgi import application
-from penstock.services.api.sql import ENGINE_HEADER, PATH, SqlRoutes
+from penstock.services.api.sql import PATH, SqlRoutes
+from penstock.services.api.sql_answer import ENGINE_HEADER
 from penstock.services.host.process import listen
 from penstock.services.http_server import HttpServer, api_error
 from penstock.services.options.option_values import HostPort

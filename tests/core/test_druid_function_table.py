@@ -15,6 +15,8 @@ from penstock.core.sql.functions import FUNCTIONS as OF_SPARK
 MS = "unix_millis(x)"
 LIST = "from_json(`1`, 'ARRAY<STRING>')"
 SLICE = f"transform(sequence(0, 0), `~1` -> get({LIST}, `~1`))"
+# What tools write instead of Druid's functions.
+OF_TOOLS = {"APPROX_DISTINCT"}
 # Druid's documentation, page "All Druid SQL functions", and PI.
 OF_DRUID = """
     ABS ACOS ANY_VALUE APPROX_COUNT_DISTINCT APPROX_COUNT_DISTINCT_BUILTIN
@@ -85,7 +87,7 @@ def test_a_function_is_in_the_state_of_the_table(name: str) -> None:
 
 def test_each_function_stands_in_the_table_once() -> None:
     assert len(FUNCTIONS) == sum(map(len, GROUPS.values()))
-    assert FUNCTIONS.keys() == {*OF_DRUID.split(), "FLOOR(… TO …)", "CEIL(… TO …)"}
+    assert FUNCTIONS.keys() == {*OF_DRUID.split(), *OF_TOOLS, "FLOOR(… TO …)", "CEIL(… TO …)"}
     assert FUNCTIONS.keys() > DRUID_FUNCTIONS
     for title in GROUPS:
         assert sorted(GROUPS[title]) == list(GROUPS[title]), title
@@ -104,6 +106,7 @@ def test_functions_that_spark_lacks_are_translated_or_refused() -> None:
         ("TIME_PARSE('2024-01-15')", "TIMESTAMP '2024-01-15T00:00:00.000Z'"),
         ("LATEST(t.x)", "max_by(t . x, `t`.`__time`)"),
         ("LATEST(x, 100) FILTER (WHERE y > 1)", "max_by(x, `__time`) FILTER (WHERE y > 1)"),
+        ("APPROX_DISTINCT(x)", "approx_count_distinct(x)"),
         ("TRUNC(x, 2)", "(CAST(CAST(x * 100.0D AS BIGINT) AS DOUBLE) / 100.0D)"),
         ("TRUNC(x, 'MONTH')", "TRUNC(x, 'MONTH')"),
         ("ANY_VALUE(x, true)", "ANY_VALUE(x, true)"),

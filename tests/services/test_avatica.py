@@ -639,6 +639,16 @@ def test_a_time_zone_of_the_driver_is_not_ignored(driver: Driver) -> None:
     assert str(told).startswith("info.sqlTimeZone: 'Asia/Tokyo' is not UTC")
 
 
+def test_a_driver_chooses_the_engine_of_its_queries(driver: Driver) -> None:
+    driver("openConnection", info={"engine": "fast"})
+    number = driver("createStatement")["statementId"]
+    driver("prepareAndExecute", statementId=number, sql="SELECT n FROM t")
+    driver("prepare", sql="SELECT n FROM t")  # a description is Spark's, whatever the engine
+    assert [one.engine for one in driver.sql.queries] == ["fast", ""]
+    _, told = driver.refused("openConnection", "other", info={"engine": "msq-dart"})
+    assert told == "info.engine: unknown engine 'msq-dart': use one of auto, spark, fast"
+
+
 def test_an_open_result_keeps_its_rows_in_arrow_only() -> None:
     """As values of Python, short texts take twenty times the memory."""
     table = pa.table({f"t{column}": [f"{row % 90}" for row in range(5_000)] for column in range(9)})

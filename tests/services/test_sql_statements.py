@@ -48,6 +48,7 @@ class HeldSql:
         self.error: PenstockError | None = None
         self.in_files = False
         self.rows: pa.Table | HeldRows = ROWS
+        self.engine = "spark"
         self.queries: list[SqlQuery] = []
 
     @contextmanager
@@ -64,7 +65,8 @@ class HeldSql:
         if self.error is not None:
             raise self.error
         rows = self.folder.write(self.rows) if self.in_files else self.rows
-        return SqlResult(cast("RowSource", rows), ("bigint", "string"), truncated=False)
+        types = ("bigint", "string")
+        return SqlResult(cast("RowSource", rows), types, truncated=False, engine=self.engine)
 
     def timeout_ms(self, _query: SqlQuery) -> int:
         return 60_000
@@ -126,7 +128,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 
 @pytest.mark.parametrize("in_files", [False, True])
 def test_a_statement_runs_on_and_its_rows_come_in_pages(rig: Rig, in_files: bool) -> None:
-    rig.sql.in_files = in_files
+    rig.sql.in_files, rig.sql.engine = in_files, "spark" if in_files else "fast"
     query_id = rig.submit(rowsPerPage=3)
     until(lambda: rig.state(query_id)["state"] == "RUNNING")
     refused = rig("GET", f"/{query_id}/results")
@@ -143,7 +145,8 @@ def test_a_statement_runs_on_and_its_rows_come_in_pages(rig: Rig, in_files: bool
     assert result["numTotalRows"] == 7
     assert [(one["id"], one["numRows"]) for one in result["pages"]] == [(0, 3), (1, 3), (2, 1)]
     assert result["sampleRecords"] == [[n, f"r{n}"] for n in range(7)]
-    assert rig("GET", f"/{query_id}/results").json() == ALL
+    every = rig("GET", f"/{query_id}/results")
+    assert (every.json(), every.headers["X-Penstock-Engine"]) == (ALL, rig.sql.engine)
     for page, rows in enumerate([ALL[:3], ALL[3:6], ALL[6:]]):
         # More than once: the rows are kept.
         for _ in range(2):
@@ -160,7 +163,7 @@ def test_a_statement_runs_on_and_its_rows_come_in_pages(rig: Rig, in_files: bool
 @pytest.mark.parametrize(
     ("context", "says"),
     [
-        ({}, "context.executionMode: must be ASYNC, not None"),
+        ({}, "context.executionMode: must be ASYNC: set it"),
         ({"executionMode": "SYNC"}, "must be ASYNC, not 'SYNC'"),
         ({**ASYNC, "rowsPerPage": "x"}, "context.rowsPerPage"),
         ({**ASYNC, "rowsPerPage": -1}, "context.rowsPerPage"),

@@ -15,6 +15,7 @@ from penstock.core.access.access_control import AccessControl
 from penstock.core.intervals import Interval
 from penstock.core.metrics import MetricRegistry
 from penstock.core.sql.metadata_reads import MetadataRead
+from penstock.fastpath.sql_service import DEFAULT_ENGINE
 from penstock.segments.segment import Segment
 from penstock.services.api.asgi import application
 from penstock.services.api.sql import SqlRoutes
@@ -116,12 +117,13 @@ class Rig:
         routes = SqlRoutes(NoSpark(), MetricRegistry(), KeptEvents(), VirtualClock(), tables)
         self.api = Api(application(routes.routes(), access=access))
 
-    def ask(self, sql: str, *roles: str) -> httpx.Response:
+    def ask(self, sql: str, *roles: str, **context: str) -> httpx.Response:
         headers = as_principal(self.access, "user:ann", *roles)
-        return self.api.post("/druid/v2/sql", json={"query": sql}, headers=headers)
+        body = {"query": sql, "context": context}
+        return self.api.post("/druid/v2/sql", json=body, headers=headers)
 
-    def rows(self, sql: str, *roles: str) -> list[dict[str, Any]]:
-        answer = self.ask(sql, *roles)
+    def rows(self, sql: str, *roles: str, **context: str) -> list[dict[str, Any]]:
+        answer = self.ask(sql, *roles, **context)
         assert answer.status_code == 200, answer.text
         found: list[dict[str, Any]] = answer.json()
         return found
@@ -245,12 +247,14 @@ def test_servers_need_the_right_to_see_the_status(rig: Rig) -> None:
 
 
 def test_queries_are_ones_own(rig: Rig) -> None:
-    (found,) = rig.rows("SELECT id, state, info FROM sys.queries", "reader")
+    (found,) = rig.rows("SELECT id, engine, state, info FROM sys.queries", "reader")
     info = json.loads(found["info"])
     assert info["sqlQueryId"] == found["id"]
-    assert info["sql"] == "SELECT id, state, info FROM sys.queries"
+    assert info["sql"] == "SELECT id, engine, state, info FROM sys.queries"
     assert info["identity"] == "user:ann"
-    assert found["state"] == "RUNNING"
+    assert (found["engine"], found["state"]) == (DEFAULT_ENGINE, "RUNNING")
+    (found,) = rig.rows("SELECT engine FROM sys.queries", "reader", engine="auto")
+    assert found == {"engine": "auto"}
 
 
 def test_files_of_running_tasks_are_one_row_for_each_sequence_and_time(

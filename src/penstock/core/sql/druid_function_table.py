@@ -526,6 +526,12 @@ GROUPS: Final[Mapping[str, Mapping[str, DruidFunction]]] = {
         "APPROX_COUNT_DISTINCT_BUILTIN": _becomes(
             "APPROX_COUNT_DISTINCT_BUILTIN(city)", "2", {1: "approx_count_distinct({v0}){filter}"}
         ),
+        "APPROX_DISTINCT": _becomes(
+            "APPROX_DISTINCT(city)",
+            "2",
+            {1: "approx_count_distinct({v0}){filter}"},
+            "Superset writes it instead of `APPROX_COUNT_DISTINCT`.",
+        ),
         "APPROX_QUANTILE": _differs(
             "APPROX_QUANTILE(added, 0.5)",
             "5",

@@ -243,7 +243,7 @@ _QUERIES: Final = MetadataTable(
     *("none for one's own queries, manage system:queries for others", ""),
     (
         _text("id", "The id of the query"),
-        _text("engine", "`spark`"),
+        _text("engine", "The engine that it asks for: `auto`, `spark` or `fast`"),
         _text("state", "`RUNNING`, or `ACCEPTED` while it waits"),
         _text("info", "JSON with `sqlQueryId`, `sql`, `identity` and `startTime`"),
     ),

@@ -32,13 +32,14 @@ from penstock.core.errors import Forbidden, PenstockError, TooLargeForQuota, Una
 from penstock.core.http_errors import retry_headers
 from penstock.core.intervals import format_time
 from penstock.core.loop_tasks import retrieve_exception, start_awaited, start_job
+from penstock.fastpath.sql_service import DEFAULT_ENGINE
 from penstock.indexing.engine import EngineFailure
 from penstock.services.api.access_rules import QUERIES
 from penstock.services.api.asgi import JsonResponse
 from penstock.services.api.indexer.task_json import typed_error
 from penstock.services.api.lookups import SeenLookups
 from penstock.services.api.request_access import RequestAccess, access_of, on_behalf_of
-from penstock.services.api.sql_answer import SqlAnswer, close_on_thread, close_soon
+from penstock.services.api.sql_answer import ENGINE_HEADER, SqlAnswer, close_on_thread, close_soon
 from penstock.services.api.sql_request import SqlRequest, read_body
 from penstock.services.api.sql_results import CONTENT_TYPES, check_columns, write_rows
 from penstock.services.api.sql_statements import StatementRoutes
@@ -66,7 +67,6 @@ T = TypeVar("T")
 PATH = "/druid/v2/sql"
 QUERIES_PATH = "/penstock/v1/queries"
 ID_HEADER = "X-Druid-SQL-Query-Id"
-ENGINE_HEADER = "X-Penstock-Engine"
 
 # Time for the interruption after the time limit; planning may ignore an interruption.
 OVERDUE_S = 2.0
@@ -560,6 +560,7 @@ class _OwnQuery:
         return {
             "queryId": self.query.query_id,
             "principal": self.access.principal.id,
+            "engine": self.query.engine or DEFAULT_ENGINE,
             "state": "RUNNING" if self.waiting is None else "WAITING",
             "reason": "" if self.waiting is None else self.waiting.reason,
             "statement": sql[:_SHOWN_CHARACTERS],

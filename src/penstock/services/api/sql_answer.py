@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
     from penstock.spark.sql.service import SqlResult
+
+ENGINE_HEADER: Final = "X-Penstock-Engine"
+"""Header of an answer: the engine that answered."""
 
 
 class SqlAnswer(StreamingResponse):

@@ -118,8 +118,12 @@ def check_zone(zone: object, place: str) -> None:
         )
 
 
-def engine_in(context: Mapping[str, object]) -> str:
+def engine_in(context: Mapping[str, object], place: str = "context") -> str:
     """Return the engine that must answer; empty: the server's choice.
+
+    Args:
+        context: The context of the query, or the properties of a driver.
+        place: Its name in errors.
 
     Raises:
         InvalidRequest: There is no such engine.
@@ -130,7 +134,7 @@ def engine_in(context: Mapping[str, object]) -> str:
     if isinstance(engine, str) and engine in ENGINES:
         return engine
     raise InvalidRequest(
-        f"unknown engine {engine!r:.40}: use one of {', '.join(ENGINES)}", place="context.engine"
+        f"unknown engine {engine!r:.40}: use one of {', '.join(ENGINES)}", place=f"{place}.engine"
     )
 
 

@@ -37,7 +37,7 @@ from penstock.services.api.access_rules import QUERIES
 from penstock.services.api.asgi import JsonResponse, integer
 from penstock.services.api.indexer.task_json import typed_error
 from penstock.services.api.request_access import RequestAccess, access_of
-from penstock.services.api.sql_answer import SqlAnswer, close_soon
+from penstock.services.api.sql_answer import ENGINE_HEADER, SqlAnswer, close_soon
 from penstock.services.api.sql_request import SqlRequest, read_body, whole_number
 from penstock.services.api.sql_results import (
     CONTENT_TYPES,
@@ -336,7 +336,7 @@ class StatementRoutes:
         form = check_format(request.query_params.get("resultFormat") or None)
         check_columns(own.result.rows.schema, form)
         rows = _page(request, own.id, own.result, own.summary.page_rows)
-        headers = {}
+        headers = {ENGINE_HEADER: own.result.engine}
         if own.result.truncated:
             headers[TRUNCATED_HEADER] = "true"
         if name := request.query_params.get("filename"):
@@ -408,8 +408,9 @@ def _page_rows(context: object) -> int:
     given = context if isinstance(context, dict) else {}
     mode = given.get("executionMode")
     if not isinstance(mode, str) or mode.upper() != "ASYNC":
+        given = "" if mode is None else f", not {mode!r:.40}"
         raise InvalidRequest(
-            f"must be ASYNC, not {mode!r:.40}: set it, or POST the query to /druid/v2/sql",
+            f"must be ASYNC{given}: set it, or POST the query to /druid/v2/sql",
             place="context.executionMode",
         )
     rows = whole_number(given, "rowsPerPage", "rows")

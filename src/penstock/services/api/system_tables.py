@@ -214,7 +214,7 @@ class SeenSystemTables:
         for one in self._queries():
             yield {
                 "id": one["queryId"],
-                "engine": "spark",
+                "engine": one["engine"],
                 "state": "RUNNING" if one["state"] == "RUNNING" else "ACCEPTED",
                 "info": orjson.dumps(
                     {

@@ -164,9 +164,14 @@ class AvaticaStatement:
 
 @dataclass(slots=True)
 class AvaticaConnection:
-    """A connection of a principal; `running` is the number of its queries that run."""
+    """A connection of a principal.
+
+    `engine` answers its queries; empty: the server's choice. `running` is the number of its queries
+    that run.
+    """
 
     used_s: float
+    engine: str = ""
     properties: JsonObject = field(default_factory=dict)
     statements: dict[int, AvaticaStatement] = field(default_factory=dict)
     last_statement: int = 0
@@ -197,8 +202,13 @@ class AvaticaConnections:
         # By the principal and the id.
         self._connections: dict[tuple[str, str], AvaticaConnection] = {}
 
-    def open(self, connection_id: str, principal: str) -> AvaticaConnection:
+    def open(self, connection_id: str, principal: str, engine: str = "") -> AvaticaConnection:
         """Open a connection.
+
+        Args:
+            connection_id: Its id.
+            principal: Its principal.
+            engine: The engine that answers its queries; empty: the server's choice.
 
         Raises:
             Conflict: The id is used.
@@ -213,7 +223,7 @@ class AvaticaConnections:
                 f"you have {CONNECTIONS_MAX} open connections: close one, or wait until one that is"
                 f" not used has expired, {IDLE_S:.0f} seconds after its last request"
             )
-        made = AvaticaConnection(self._clock.monotonic_s())
+        made = AvaticaConnection(self._clock.monotonic_s(), engine)
         self._connections[principal, connection_id] = made
         return made
 

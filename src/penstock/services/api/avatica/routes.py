@@ -46,6 +46,7 @@ from penstock.services.api.sql_answer import close_on_thread
 from penstock.services.api.sql_request import (
     check_zone,
     describe_query,
+    engine_in,
     parameter_count,
     undescribed,
 )
@@ -113,8 +114,10 @@ class AvaticaRoutes:
     async def _answer(self, request: Request, wanted: messages.Request) -> JsonObject:
         match wanted:
             case messages.OpenConnection():
-                check_zone((wanted.info or {}).get("sqlTimeZone"), "info.sqlTimeZone")
-                self._connections.open(wanted.connection_id, self._principal(request))
+                info = wanted.info or {}
+                check_zone(info.get("sqlTimeZone"), "info.sqlTimeZone")
+                engine = engine_in(info, "info")
+                self._connections.open(wanted.connection_id, self._principal(request), engine)
                 self._expire_later()
                 return {"response": "openConnection"}
             case messages.CloseConnection():
@@ -225,7 +228,8 @@ class AvaticaRoutes:
         statement = connection.statements[handle.id]
         statement.drop_result()
         sql, limit = statement.sql, statement.rows_max
-        result = await self._run(request, connection, SqlQuery(sql, values, row_limit=limit))
+        query = SqlQuery(sql, values, row_limit=limit, engine=connection.engine)
+        result = await self._run(request, connection, query)
         frames = Frames(result, limit, _rights(request))
         try:
             _check_whole(result, limit)
