@@ -408,9 +408,9 @@ def _page_rows(context: object) -> int:
     given = context if isinstance(context, dict) else {}
     mode = given.get("executionMode")
     if not isinstance(mode, str) or mode.upper() != "ASYNC":
-        given = "" if mode is None else f", not {mode!r:.40}"
+        found = "" if mode is None else f", not {mode!r:.40}"
         raise InvalidRequest(
-            f"must be ASYNC{given}: set it, or POST the query to /druid/v2/sql",
+            f"must be ASYNC{found}: set it, or POST the query to /druid/v2/sql",
             place="context.executionMode",
         )
     rows = whole_number(given, "rowsPerPage", "rows")
