@@ -165,7 +165,7 @@ class SegmentSums:
     def _found(
         self, overview: SegmentOverview, names: Sequence[str]
     ) -> tuple[dict[str, _Totals], list[str]]:
-        """Return sums, and the datasources with so many segments that theirs must be waited for."""
+        """Return sums, and the large datasources, whose sums must be waited for."""
         kept = self._kept_at(overview)
         found: dict[str, _Totals] = {}
         large: list[str] = []
