@@ -434,7 +434,7 @@ def _moved_sums(
     """Return the visible sums after the groups that begin at some times were replaced."""
     changed = _union([side.where(side.begin_at(starts)) for side in (old, new)])
     touched = [changed.overlapping(side.starts, side.ends) for side in (old, new)]
-    # What is visible of a group depends on those that overlap it.
+    # The visible part of a group depends on those that overlap it.
     around = _union([side.where(some) for side, some in zip((old, new), touched, strict=True)])
     found = []
     for side, some in zip((old, new), touched, strict=True):
