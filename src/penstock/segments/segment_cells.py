@@ -171,7 +171,7 @@ class SegmentSizes(NamedTuple):
 
 
 class VisibleAmounts(NamedTuple):
-    """What queries read of each group: segments that are visible at least in part, and sizes."""
+    """Segments of each group that are visible at least in part, and the sizes of their parts."""
 
     segments: Numbers
     bytes: Numbers
@@ -245,7 +245,7 @@ class SegmentStates:
         return found
 
     def visible_amounts(self) -> VisibleAmounts:
-        """Return what queries read of each group."""
+        """Return the visible part of each group."""
         groups, seen_ms = self.groups, self._visible_ms
         lengths = groups.ends - groups.starts
         is_part = np.flatnonzero((seen_ms > 0) & (seen_ms < lengths))
@@ -420,7 +420,7 @@ class VisibleTotals:
 
 
 def visible_sums(groups: SegmentGroups, within: Interval | None = None) -> SegmentSizes:
-    """Return what is visible of the groups that lie within an interval; None means of all."""
+    """Return sums over the visible parts of groups within an interval; None means all."""
     if within is None:
         return SegmentStates(groups).visible_amounts().sums(np.ones(len(groups), bool))
     near = groups.where((groups.starts < within.end_ms) & (groups.ends > within.start_ms))
@@ -431,10 +431,10 @@ def visible_sums(groups: SegmentGroups, within: Interval | None = None) -> Segme
 def _moved_sums(
     sums: SegmentSizes, old: SegmentGroups, new: SegmentGroups, starts: Collection[int]
 ) -> SegmentSizes:
-    """Return what is visible after the groups that begin at some times were replaced."""
+    """Return the visible sums after the groups that begin at some times were replaced."""
     changed = _union([side.where(side.begin_at(starts)) for side in (old, new)])
     touched = [changed.overlapping(side.starts, side.ends) for side in (old, new)]
-    # What is visible of a group depends on those that overlap it.
+    # The visible part of a group depends on those that overlap it.
     around = _union([side.where(some) for side, some in zip((old, new), touched, strict=True)])
     found = []
     for side, some in zip((old, new), touched, strict=True):

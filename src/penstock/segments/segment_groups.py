@@ -144,7 +144,7 @@ def _moved(
     """Return the groups at a later revision; None if all must be read again."""
     if revision < known.revision:
         return None  # an older copy was restored
-    starts = overview.changed_starts(datasource, known.revision)
+    starts = overview.changed_starts(known.revision).get(datasource, set())
     if len(starts) > _CHANGED_MAX:
         return None
     if starts:

@@ -280,19 +280,15 @@ class SegmentOverview:
             for rows in self._connection.execute(part).partitions():
                 yield cast_type("Sequence[SegmentGroup]", rows)
 
-    def changed_names(self, after: int) -> set[str]:
-        """Return the datasources with segments that were added or marked since a revision.
+    def changed_starts(self, after: int) -> dict[str, set[int]]:
+        """Return the starts of segments that were added or marked since a revision, by datasource.
 
         Segments that became unused and were deleted since then only show in `count`.
         """
-        return {name for name, _, _ in self._changed(after)}
-
-    def changed_starts(self, datasource: str, after: int) -> set[int]:
-        """Return the starts of segments that were added or marked since a revision.
-
-        Segments that became unused and were deleted since then only show in `count`.
-        """
-        return {time[0] for name, time, _ in self._changed(after) if name == datasource}
+        found: dict[str, set[int]] = {}
+        for name, time, _ in self._changed(after):
+            found.setdefault(name, set()).add(time[0])
+        return found
 
     def count(
         self, datasource: str, *, used: bool | None = None, across: Interval | None = None

@@ -56,7 +56,7 @@ class _KeptTotals:
         before: Sums at earlier revisions, without those of datasources that have changed since. A
             segment that became unused and was deleted since then only shows in the number of used
             ones.
-        now: Sums at this revision, as far as they were asked for.
+        now: Sums at this revision, of datasources in earlier requests.
     """
 
     revision: int = -1
@@ -165,7 +165,7 @@ class SegmentSums:
     def _found(
         self, overview: SegmentOverview, names: Sequence[str]
     ) -> tuple[dict[str, _Totals], list[str]]:
-        """Return sums, and the datasources with so many segments that theirs must be waited for."""
+        """Return sums, and the large datasources, whose sums must be waited for."""
         kept = self._kept_at(overview)
         found: dict[str, _Totals] = {}
         large: list[str] = []
@@ -194,7 +194,7 @@ class SegmentSums:
             return kept
         before: dict[str, _Totals] = {}
         if 0 <= kept.revision < revision:  # otherwise an older copy was restored
-            changed = overview.changed_names(kept.revision)
+            changed = overview.changed_starts(kept.revision)
             both = dict(kept.before) | kept.now
             before = {name: one for name, one in both.items() if name not in changed}
         self._kept = made = _KeptTotals(revision, before)

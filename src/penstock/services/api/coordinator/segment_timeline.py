@@ -69,8 +69,8 @@ _GROUPS_KEPT_MAX: Final = 3_000_000
 _REQUESTS_MAX: Final = 4
 
 
-class _Kept(NamedTuple):
-    """What is kept of a datasource."""
+class _DatasourceStates(NamedTuple):
+    """The sums and states of a datasource at one revision."""
 
     visible: VisibleTotals
     states: SegmentStates
@@ -79,7 +79,7 @@ class _Kept(NamedTuple):
 class _Sight(NamedTuple):
     """The result of one read transaction."""
 
-    kept: _Kept
+    kept: _DatasourceStates
     announced: Sequence[AnnouncedRow]
     texts: Sequence[SegmentText] | None
     unused: Sequence[SegmentText]
@@ -104,7 +104,7 @@ class SegmentTimelineRoutes:
         # One request adds up at a time: others would read the same segments, or need the memory.
         self._mutex = threading.Lock()
         self._slots = threading.BoundedSemaphore(_REQUESTS_MAX)
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._kept: OrderedDict[str, _DatasourceStates] = OrderedDict()
         self._refreshed_at = -1  # revision
 
     def routes(self) -> list[BaseRoute]:
@@ -200,7 +200,7 @@ class SegmentTimelineRoutes:
         kept = self._kept.get(name)
         visible = self._sums.visible(overview, name, None if kept is None else kept.visible)
         if kept is None or visible.groups is not kept.states.groups:
-            kept = _Kept(visible, SegmentStates(visible.groups))
+            kept = _DatasourceStates(visible, SegmentStates(visible.groups))
         states = kept.states
         announced = overview.announced(name)
         times = [row.file.interval for row in announced]
@@ -216,7 +216,7 @@ class SegmentTimelineRoutes:
         unused = overview.texts(name, within, used=False) if few else ()
         return _Sight(kept, announced, texts, unused), grid, whole
 
-    def _keep(self, name: str, kept: _Kept) -> None:
+    def _keep(self, name: str, kept: _DatasourceStates) -> None:
         self._kept[name] = kept
         self._kept.move_to_end(name)
         while (
