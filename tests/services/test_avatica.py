@@ -13,6 +13,7 @@ import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -441,8 +442,8 @@ def test_rows_of_a_connection_that_is_closed_meanwhile_are_deleted(
     number = driver.statement()
     with closing(AnswerFolder(tmp_path / "answers")) as folder, ThreadPoolExecutor(1) as threads:
         driver.sql.folder = folder
-        more = {"statementId": number, "sql": "SELECT held"}
-        executed = threads.submit(driver.refused, "prepareAndExecute", **more)
+        execute = partial(driver.refused, "prepareAndExecute", statementId=number)
+        executed = threads.submit(execute, sql="SELECT held")
         assert driver.sql.started.acquire(timeout=120)
         driver("closeConnection")
         driver.sql.released.set()

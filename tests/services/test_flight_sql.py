@@ -225,19 +225,20 @@ def test_calls_of_one_principal_leave_places_to_others(
     tokens = {name: file.add_token(name, ("analyst",), None, None).text for name in ("a", "b")}
     kit.control.refresh()
 
-    def read(name: str, sql: str) -> int:
-        header = {"adbc.flight.sql.authorization_header": f"Bearer {tokens[name]}"}
-        with rig.connect(**header) as connection, connection.cursor() as cursor:
-            cursor.execute(sql)
-            return int(cursor.fetch_arrow_table().num_rows)
+    with closing(Rig(kit.control)) as made, ThreadPoolExecutor(1) as threads:
 
-    with closing(Rig(kit.control)) as rig, ThreadPoolExecutor(1) as threads:
+        def read(name: str, sql: str) -> int:
+            header = {"adbc.flight.sql.authorization_header": f"Bearer {tokens[name]}"}
+            with made.connect(**header) as connection, connection.cursor() as cursor:
+                cursor.execute(sql)
+                return int(cursor.fetch_arrow_table().num_rows)
+
         waits = threads.submit(read, "a", "SELECT wait")
-        assert rig.sql.came.wait(120)
+        assert made.sql.came.wait(120)
         with pytest.raises(adbc.Error, match="1 calls of yours run"):
             read("a", "SELECT 1")
         assert read("b", "SELECT 1") == MANY.num_rows
-        rig.sql.cancelled.set()
+        made.sql.cancelled.set()
         with pytest.raises(adbc.Error, match="cancelled"):
             waits.result(120)
         assert read("a", "SELECT 1") == MANY.num_rows
