@@ -13,7 +13,15 @@ from penstock.core.sql.druid_hints import remedy_of
 from penstock.core.sql.functions import FUNCTIONS as OF_SPARK
 
 MS = "unix_millis(x)"
-LIST = "from_json(`1`, 'ARRAY<STRING>')"
+
+
+def list_of(column: str) -> str:
+    """Return the values of a column in Spark SQL: a text that is not a list is one value."""
+    one = f"CASE WHEN {column} IS NOT NULL THEN array({column}) END"
+    return f"coalesce(from_json({column}, 'ARRAY<STRING>'), {one})"
+
+
+LIST = list_of("`1`")
 SLICE = f"transform(sequence(0, 0), `~1` -> get({LIST}, `~1`))"
 # What tools write instead of Druid's functions.
 OF_TOOLS = {"APPROX_DISTINCT"}
@@ -113,7 +121,7 @@ def test_functions_that_spark_lacks_are_translated_or_refused() -> None:
         ("ARRAY[1, x]", "array(1, x)"),
         ("array[x]", "array[x]"),
         ('"array"[1]', '"array"[1]'),
-        ("MV_LENGTH(tags)", "size(from_json(tags, 'ARRAY<STRING>'))"),
+        ("MV_LENGTH(tags)", f"size({list_of('tags')})"),
         ("ARRAY_CONCAT(n, ARRAY[1.5, 2])", "concat(from_json(n, 'ARRAY<DOUBLE>'), array(1.5, 2))"),
         ("JSON_VALUE(json, '$.')", "get_json_object(json, '$')"),
         ("THETA_SKETCH_INTERSECT(a, b, c)", "theta_intersection(theta_intersection(a, b), c)"),
@@ -219,8 +227,8 @@ def test_texts_that_a_translation_joins_name_no_variable_of_the_host() -> None:
 
 def test_lists_in_from_become_rows() -> None:
     for relation, text in (
-        ("UNNEST(tags)", "LATERAL explode(from_json(tags, 'ARRAY<STRING>'))"),
-        ("LATERAL UNNEST(tags)", "LATERAL explode(from_json(tags, 'ARRAY<STRING>'))"),
+        ("UNNEST(tags)", f"LATERAL explode({list_of('tags')})"),
+        ("LATERAL UNNEST(tags)", f"LATERAL explode({list_of('tags')})"),
         ("UNNEST(ARRAY['a', 'b'])", "LATERAL explode(array('a', 'b'))"),
     ):
         found = checked_query(f"SELECT tag FROM events CROSS JOIN {relation} AS t (tag)")

@@ -210,9 +210,10 @@ def test_credentials_are_those_of_the_http_api(tmp_path: Path) -> None:
             assert rig.sql.queries[-1].principal == principal
         count = len(rig.sql.queries)
         for wrong in ({}, {"username": "ann", "password": "wrong"}):
-            with pytest.raises(adbc.Error, match=r"(?i)unauthenticated"):  # noqa: SIM117
+            with pytest.raises(adbc.Error, match=r"(?i)unauthenticated") as caught:  # noqa: SIM117
                 with rig.connect(**wrong) as connection, connection.cursor() as cursor:
                     cursor.execute("SELECT 1")
+            assert "give the driver a user and a password" in str(caught.value)
         assert len(rig.sql.queries) == count
 
 

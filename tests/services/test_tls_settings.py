@@ -289,3 +289,9 @@ def test_names_are_those_by_which_clients_reach_the_host(bare: PenstockOptions) 
     )
     names = certificate_names(options)
     assert names == (socket.gethostname(), "*.example.com", "10.1.2.3", "broker.example.com")
+
+
+def test_drivers_of_flight_sql_use_tls_if_there_is_a_certificate(secured: PenstockOptions) -> None:
+    address = HostPort("127.0.0.1", 8815)
+    assert up.flight_url(address, None) == "grpc://127.0.0.1:8815"
+    assert up.flight_url(address, server_tls(secured, SystemClock())) == "grpc+tls://127.0.0.1:8815"

@@ -204,3 +204,24 @@ def test_periods_are_those_of_granularities(sql: SqlService) -> None:
     listed = ", ".join(f"TIMESTAMP_TO_MILLIS({one}) AS c{n}" for n, one in enumerate(asked))
     (row,) = sql.query(SqlQuery(f"SELECT {listed}")).table.to_pylist()
     assert dict(zip(asked, row.values(), strict=True)) == dict(zip(asked, wanted, strict=True))
+
+
+def test_a_text_that_is_not_a_list_is_a_list_of_one_value(sql: SqlService) -> None:
+    """A message may have one value of a multi-value dimension without brackets, as in Druid."""
+    rows = sql.query(
+        SqlQuery(
+            "SELECT MV_TO_ARRAY(tags) AS tags, MV_CONTAINS(tags, 'c') AS has, MV_LENGTH(tags) AS n,"
+            " MV_OVERLAP(tags, ARRAY['c', 'a']) AS one, ARRAY_TO_STRING(tags, '-') AS text"
+            """ FROM VALUES (1, '["a","b"]'), (2, 'c'), (3, '7'), (4, NULL) AS t (id, tags)"""
+            " ORDER BY id"
+        )
+    ).table
+    assert [tuple(row.values()) for row in rows.to_pylist()] == [
+        (["a", "b"], False, 2, True, "a-b"),
+        (["c"], True, 1, True, "c"),
+        (["7"], False, 1, False, "7"),
+        (None, False, None, False, None),
+    ]
+    tags = "FROM VALUES ('[\"a\",\"b\"]'), ('c'), (NULL) AS rows (tags)"
+    found = sql.query(SqlQuery(f"SELECT tag {tags} CROSS JOIN UNNEST(tags) AS t (tag) ORDER BY 1"))
+    assert found.table["tag"].to_pylist() == ["a", "b", "c"]

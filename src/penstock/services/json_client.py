@@ -117,6 +117,7 @@ class JsonClient:
         dependency: Dependency to report as failed if nothing answers, or another server does.
         tls: TLS context; None: that of this process.
         role: Role of the server, which its certificate must not contradict; empty: any.
+        remedies: The remedies in its errors.
     """
 
     def __init__(
@@ -128,6 +129,7 @@ class JsonClient:
         dependency: Dependency | None = None,
         tls: ssl.SSLContext | None = None,
         role: str = "",
+        remedies: ClientRemedies = COMMAND_LINE,
     ) -> None:
         parts = urlsplit(base_url if "//" in base_url else f"http://{base_url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -141,6 +143,7 @@ class JsonClient:
         self._dependency = dependency
         self._tls = tls
         self._role = role
+        self._remedies = remedies
 
     def get(self, path: str, query: Mapping[str, object] | None = None) -> object:
         """Return the JSON of a GET. Raises as `request`."""
@@ -179,7 +182,7 @@ class JsonClient:
             if is_web_page(content):
                 raise NotReachable(
                     f"{method} {self.base_url}{path} was answered with a web page:"
-                    f" {not_penstock(COMMAND_LINE)}"
+                    f" {not_penstock(self._remedies)}"
                 )
             return content.decode(errors="replace")
         try:
@@ -207,7 +210,7 @@ class JsonClient:
         if status >= 300:
             request = f"{method} {self.base_url}{path}"
             error = error_of_answer(
-                status, content, request, detail_of(answered), remedies=COMMAND_LINE
+                status, content, request, detail_of(answered), remedies=self._remedies
             )
             if isinstance(error, Unauthenticated) and callable(self._token):
                 # The next request has another token.

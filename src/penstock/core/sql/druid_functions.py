@@ -145,12 +145,19 @@ class _Call:
     def array(self, at: int, kind: str = "STRING") -> str:
         """Return an argument as an array: a column has a list, of a kind of values, as JSON text.
 
+        Any other text is a list of one value: so a message with one value of a multi-value
+        dimension is stored, and so Druid reads it.
+
         Raises:
             ValueError: It is neither a column nor a call of a function that returns an array.
         """
         argument = self.arguments[at]
         if isinstance(argument, tree.Name):
-            return f"from_json({self.texts[at]}, 'ARRAY<{kind}>')"
+            text = self.texts[at]
+            values = f"from_json({text}, 'ARRAY<{kind}>')"
+            if kind != "STRING":
+                return values
+            return f"coalesce({values}, CASE WHEN {text} IS NOT NULL THEN array({text}) END)"
         if _is_array(argument):
             return self.texts[at]
         raise ValueError("another expression than a list")

@@ -39,7 +39,7 @@ from penstock.core.errors import (
     Unauthenticated,
     Unavailable,
 )
-from penstock.core.http_errors import error_of_answer
+from penstock.core.http_errors import ClientRemedies, error_of_answer
 from penstock.core.sql_sizes import check_text
 from penstock.core.threads import OnDeath, OwnedThread
 from penstock.services.api.sql_request import describe_query, parameter_count, undescribed
@@ -54,7 +54,7 @@ from penstock.services.flight.queries import (
     with_schemas,
     without_keys,
 )
-from penstock.services.json_client import COMMAND_LINE, ChunkedAnswer, JsonClient
+from penstock.services.json_client import ChunkedAnswer, JsonClient
 from penstock.services.options.option_values import HostPort
 
 SQL_PATH: Final = "/druid/v2/sql"
@@ -69,6 +69,11 @@ BATCHES_MAX: Final = 1_000
 """Batches in which a client may send the parameters of one execution."""
 PARAMETER_BYTES_MAX: Final = 1 << 20
 _READ_TIMEOUT_S: Final = 3_600.0
+_DRIVER: Final = ClientRemedies(
+    'give the driver a user and a password, or a token as the header "authorization: Bearer …"',
+    "check --http of the router",
+)
+"""Remedies for users of a driver."""
 _QUESTIONS: Final = (messages.SQL_INFO, *messages.ABOUT_TABLES)
 _COMMANDS: Final = (messages.STATEMENT, messages.PREPARED, *_QUESTIONS)
 _CREDENTIAL: Final = "credential"
@@ -246,7 +251,7 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow
     def __init__(
         self, address: HostPort, api: str, certificate: tuple[bytes, bytes] | None = None
     ) -> None:
-        self._api = JsonClient(api, timeout_s=_READ_TIMEOUT_S, role="router")
+        self._api = JsonClient(api, timeout_s=_READ_TIMEOUT_S, role="router", remedies=_DRIVER)
         self._host = address.host
         self._own_user = own_user_id()
         self._mutex = threading.Condition()
@@ -435,10 +440,7 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow
         client, server = _peer(context.peer()), (self._host, self.port)
         user = None if client is None else peer_user_id(client, server)
         if user is None or user != self._own_user:
-            raise Unauthenticated(
-                "this call has no credential: give the driver a user and a password, or a token"
-                ' as the header "authorization: Bearer …"'
-            )
+            raise Unauthenticated(f"this call has no credential: {_DRIVER.token}")
         return {}
 
     def _answer(
@@ -572,7 +574,7 @@ def _checked(sql: str) -> str:
 
 def _refused(answer: ChunkedAnswer) -> PenstockError:
     content = answer.read_all()
-    return error_of_answer(answer.status, content, answer.request, remedies=COMMAND_LINE)
+    return error_of_answer(answer.status, content, answer.request, remedies=_DRIVER)
 
 
 def _question_columns(message: FlightMessage) -> pa.Schema:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import penstock
 from penstock.broker.http_server.host_policy import EVERY_INTERFACE
+from penstock.broker.security.tls import ServerTls
 from penstock.core.access.access_folder import AccessFolder
 from penstock.core.access.browser_logins import LINK_MS
 from penstock.core.access.credentials import CredentialFile
@@ -105,7 +106,7 @@ def up(
     lock.take()
     make_deep_storage(options)
     # Before the processes start, so that not all of them have to wait for it.
-    server_tls(options, clock)
+    tls = server_tls(options, clock)
     use_trust(options)
     plan = HostPlan(options, folder, environment, clock)
     try:
@@ -135,6 +136,8 @@ def up(
             print_line(f"  API     {plan.options.http.url}{elsewhere(plan.options)}")
             print_line(f"  broker  {plan.options.broker_http_address.url}")
             print_line(f"  NSQ     {plan.options.broker_tcp_address}")
+            if plan.options.flight is not None:
+                print_line(f"  Flight  {flight_url(plan.options.flight, tls)}")
             print_line(f"  logs    {folder.log}")
             for line in login_lines(plan.options, clock, shows_link=shows_link):
                 print_line(line)
@@ -149,6 +152,17 @@ def up(
     finally:
         plan.close()
         lock.release()
+
+
+def flight_url(address: HostPort, tls: ServerTls | None) -> str:
+    """Return the URL with which drivers of Flight SQL connect.
+
+    Args:
+        address: Where the router listens.
+        tls: TLS of this host; None: none.
+    """
+    is_secure = tls is not None and tls.options.certificate is not None
+    return f"{'grpc+tls' if is_secure else 'grpc'}://{address}"
 
 
 def login_lines(options: PenstockOptions, clock: Clock, *, shows_link: bool) -> Iterator[str]:
