@@ -177,7 +177,7 @@ class AvaticaLogins:
     def _make_room(self, user: str) -> None:
         """Forget the oldest logins of a user who has as many as connections: those were closed.
 
-        So nobody displaces the logins of others with connections that are opened and closed.
+        So a user who opens and closes connections displaces only their own logins.
         """
         own = [one for one, login in self._logins.items() if login.user == user]
         for one in own[: max(0, len(own) - CONNECTIONS_MAX + 1)]:
