@@ -26,7 +26,7 @@ _ROWS: Final = """\
 A test runs each call over these rows. The result is that of the first row, or of all rows for an
 aggregate. Columns with lists and nested values are JSON text, as in a datasource: where Druid has an array
 or a multi-value string, a function accepts such a column, an array, or a call that returns one, and it
-returns an array.
+returns an array. A text in a column that is not a list counts as a list of one value.
 """
 _FORMS: Final = """\
 Calls are translated in queries and in statements that write; expressions of specs, row filters and masks

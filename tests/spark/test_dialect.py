@@ -94,6 +94,11 @@ def test_plans_are_asked_for_as_in_druid(sql: SqlService) -> None:
     assert "Range (0, 3" in row["plan"]
 
 
+def test_a_function_of_druid_that_is_described_is_told_of_its_calls(sql: SqlService) -> None:
+    said = refusal(sql, "DESCRIBE FUNCTION time_shift")
+    assert "TIME_SHIFT is a function of Druid's SQL. It is translated in calls such as" in said
+
+
 def test_a_name_without_quotes_is_told_of_double_quotes(sql: SqlService) -> None:
     for statement in ("SELECT größe FROM range(3)", "EXPLAIN SELECT id AS größe FROM range(3)"):
         said = refusal(sql, statement)

@@ -36,6 +36,7 @@ _UNIT: Final = re.compile(r"\bTO\s+(\w+)\s*\)", re.IGNORECASE)
 # Their arguments, or what follows them, are not SQL of Spark.
 _FORM: Final = re.compile(r"\b(JSON_OBJECT|EXTERN)\s*\(", re.IGNORECASE)
 _TABLE: Final = re.compile(r"TABLE_OR_VIEW_NOT_FOUND\][^`]*`(\w+)`\.`(\w+)`")
+_ROUTINE: Final = re.compile(r"UNRESOLVED_ROUTINE\][^`]*`(\w+)`")
 _SHOWN: Final = 200
 
 
@@ -54,6 +55,8 @@ def in_spark(sql: str, refusal: str) -> str:
     table = _TABLE.search(refusal)
     if table:
         return _of_table(table[1].lower())
+    if routine := _ROUTINE.search(refusal):  # of DESCRIBE FUNCTION
+        return function_hint(routine[1])
     return syntax_hint(sql) if "PARSE_SYNTAX_ERROR" in refusal else ""
 
 
@@ -86,7 +89,7 @@ def remedy_of(one: DruidFunction) -> str:
         note = f" {one.note}" if one.note else ""
         return f"It is translated in calls such as {one.example}.{note}"
     if not one.sql:
-        return f"Here: {one.note}"
+        return one.note
     return f"In Spark SQL: {one.sql}" if not one.note else f"{one.note} {one.sql}"
 
 
