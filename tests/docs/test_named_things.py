@@ -23,6 +23,7 @@ from tests.docs.markdown_kit import PAGES, ROOT, fences
 CURRENT = [page for page in PAGES if "decisions" not in page.relative_to(ROOT).parts]
 # Options of other programs that pages explain, and the program.
 FOREIGN = {
+    "--add-opens": "java",
     "--least": "of the mutation gate, `python -m tests.simulation.mutation`",
     "--seconds": "of the mutation gate, as above",
     "--without": "make simulate",

@@ -471,8 +471,8 @@ def _granularities(
 def _stream_granularities(times: npt.NDArray[np.int64]) -> dict[str, object]:
     """Return the time chunks of 30 days of a stream whose rows keep arriving as in its sample.
 
-    A sample covers a short time, so its own time chunks are no measure. Days are usual, or hours if
-    a day has more rows than a segment.
+    A sample covers a short time, so its own time chunks would be too small. Days are usual, or
+    hours if a day has more rows than a segment.
     """
     span_ms = int(times.max()) - int(times.min())
     found: list[dict[str, object]] = []
