@@ -91,7 +91,8 @@ PAGES = (
     Large("tasks", ("more active tasks",), 200, "tasks", {"wait for a worker": TASKS}),
     Large("locks", ("No lock is held",), figures={"locks": 0}),
     Large("supervisors", ("There is no supervisor",)),
-    Large("datasources", ("query", f"{SEGMENTS:,}"), 100, "datasources"),
+    # Every tenth hour has a segment that a newer one hides: it does not count.
+    Large("datasources", ("query", f"{HOURS:,}"), 100, "datasources"),
     Large("datasources/d", (f"{SEGMENTS:,} segments", "Zoom in to see single segments")),
     Large("sql", ("Statement",)),
     Large("load", ("Load data",)),
