@@ -30,6 +30,13 @@ export function keep(name: string, value: unknown, keeper: Keeper = "browser"): 
   }
 }
 
+/** Calls a function when another page of this browser has kept a value under a name; not when it was forgotten. */
+export function onKept(name: string, changed: () => void): void {
+  window.addEventListener("storage", ({ key, newValue }) => {
+    if (key === `${PREFIX}-${name}` && newValue !== null) changed();
+  });
+}
+
 /** Forgets everything but these names, and keeps nothing until the page is loaded again. */
 export function forget(others: string[]): void {
   isForgotten = true;

@@ -1,6 +1,6 @@
 // What the SQL page remembers in this browser: its tabs, and the statements that ran.
 import { serverNow } from "./api";
-import { keep, kept } from "./browser_memory";
+import { keep, kept, onKept } from "./browser_memory";
 
 export interface Tab {
   id: string;
@@ -21,6 +21,7 @@ export interface Ran {
 const TABS = "sql-tabs";
 const HISTORY = "sql-history";
 export const TABS_MAX = 20;
+const CLOSED_MAX = 100;
 const HISTORY_MAX = 200;
 /** Longer statements are not remembered: a browser keeps about five million characters. */
 const KEPT_CHARACTERS_MAX = 20_000;
@@ -56,12 +57,15 @@ let own = new Map<string, string>();
 /** New ids of tabs that another page has changed, too. */
 const renamed = new Map<string, string>();
 
-function storedTabs(): { tabs: Tab[]; active: unknown } {
-  const found = kept(TABS) as { tabs?: unknown; active?: unknown } | null;
+/** What this page has kept last. */
+let last: Tabs | undefined;
+
+function storedTabs(): { tabs: Tab[]; active: unknown; closed: unknown[] } {
+  const found = kept(TABS) as { tabs?: unknown; active?: unknown; closed?: unknown } | null;
   const tabs = (Array.isArray(found?.tabs) ? found.tabs : [])
     .filter((one): one is Tab => isRan(one) && typeof (one as unknown as Tab).id === "string")
     .slice(0, TABS_MAX);
-  return { tabs, active: found?.active };
+  return { tabs, active: found?.active, closed: Array.isArray(found?.closed) ? found.closed : [] };
 }
 
 /** The tabs of the last visit, with one for the statement of the address. */
@@ -70,6 +74,7 @@ export function firstTabs(query: string | null): Tabs {
   const { tabs } = found;
   own = new Map(tabs.map(({ id, text }) => [id, text]));
   renamed.clear();
+  last = undefined;
   if (query === null || query === "") {
     const active = tabs.find((one) => one.id === found.active) ?? tabs[0];
     if (active !== undefined) return { tabs, active: active.id };
@@ -102,18 +107,21 @@ export function edited(tabs: Tabs, id: string, text: string): Tabs {
 }
 
 /** Keeps the tabs beside those of other pages: of a tab that two have changed, both texts are kept. */
-export function keepTabs({ tabs, active }: Tabs): void {
-  const stored = storedTabs().tabs;
+export function keepTabs(shown: Tabs, isAgain = false): void {
+  last = shown;
+  const { tabs: stored, active, closed } = storedTabs();
   const next = new Map<string, string>();
   const added: Tab[] = [];
-  for (const tab of tabs) {
+  for (const tab of shown.tabs) {
     const text = tab.text.length > KEPT_CHARACTERS_MAX ? "" : tab.text;
     let id = renamed.get(tab.id) ?? tab.id;
     const other = stored.find((one) => one.id === id);
     const before = own.get(id);
-    if (text !== before && other !== undefined && [before, text].includes(other.text)) other.text = text;
+    if (other === undefined) {
+      if (text !== before || !closed.includes(id)) added.push({ id, text });
+    } else if (text !== before && [before, text].includes(other.text)) other.text = text;
     else if (text !== before) {
-      if (other !== undefined) renamed.set(tab.id, (id = newTab("").id));
+      renamed.set(tab.id, (id = newTab("").id));
       added.push({ id, text });
     }
     next.set(id, text);
@@ -121,7 +129,16 @@ export function keepTabs({ tabs, active }: Tabs): void {
   // What this page has closed goes, unless another one has changed it.
   const left = stored.filter(({ id, text }) => next.has(id) || own.get(id) !== text);
   const all = [...left, ...added];
+  const tabs = all.slice(-TABS_MAX);
+  const gone = [...stored, ...all].filter((one) => !tabs.includes(one));
   for (const { text } of all.slice(0, -TABS_MAX)) remember(text);
-  keep(TABS, { tabs: all.slice(-TABS_MAX), active: renamed.get(active) ?? active });
+  keep(TABS, {
+    tabs,
+    active: isAgain ? active : (renamed.get(shown.active) ?? shown.active),
+    closed: [...closed, ...gone.map(({ id }) => id)].slice(-CLOSED_MAX),
+  });
   own = next;
 }
+
+// Two pages may keep their tabs at once: the first one sees that the second one has not had its tabs, and adds them.
+onKept(TABS, () => last && keepTabs(last, true));

@@ -442,6 +442,23 @@ def texts_of_tabs(console: Console, number: int) -> set[str]:
     return set(tabs.evaluate_all("tabs => tabs.map(tab => tab.title)"))
 
 
+KEPT = """([number, limitMs]) => new Promise((done, failed) => {
+    const end = performance.now() + limitMs;
+    const look = () => {
+        const kept = JSON.parse(localStorage["penstock-sql-tabs"]).tabs.length;
+        if (kept === number) done();
+        else if (performance.now() > end) failed(new Error(`${kept} tabs are kept`));
+        else setTimeout(look, 20);
+    };
+    look();
+})"""
+
+
+def await_kept(console: Console, number: int) -> None:
+    """Wait until the browser keeps so many tabs: a page sees changes of another one later."""
+    console.page.evaluate(KEPT, [number, TIMEOUT_MS])
+
+
 def test_tabs_of_two_pages_are_kept_beside_each_other(browser: Browser, console: Console) -> None:
     console.open("sql?query=SELECT%201")
     console.write("SELECT 1")
@@ -458,18 +475,22 @@ def test_tabs_of_two_pages_are_kept_beside_each_other(browser: Browser, console:
         page.write(text)
     for page in (console, other):
         page.open("topics")  # leaves the page, which keeps its tabs
+    await_kept(console, 4)
     console.open("sql")
     wanted = {f"SELECT {number}" for number in (2, 3, 4, 5)}
     assert texts_of_tabs(console, 4) == wanted
+    await_kept(other, 4)
     # What one page closes does not come back with the other one.
     other.open("sql")
     assert texts_of_tabs(other, 4) == wanted
     console.page.get_by_role("button", name="close tab").click()
     left = texts_of_tabs(console, 3)
     console.open("topics")
+    await_kept(other, 3)
     other.page.get_by_role("button", name="new tab").click()
     other.write("SELECT 6")
     other.open("topics")
+    await_kept(console, 4)
     console.open("sql")
     assert texts_of_tabs(console, 4) == {*left, "SELECT 6"}
 
