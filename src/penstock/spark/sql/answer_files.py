@@ -359,7 +359,7 @@ class AnswerFolder:
             raise
 
     @contextlib.contextmanager
-    def disk_errors(self) -> Iterator[None]:
+    def write_errors(self) -> Iterator[None]:
         """Translate errors of the disk in a block that writes files of an answer.
 
         Raises:

@@ -279,7 +279,7 @@ def _frame(
 
     own = folder.new_answer()
     stack.callback(delete_answer, own)
-    with folder.disk_errors():
+    with folder.write_errors():
         pq.write_table(table.rows, own / "rows", compression="zstd")
     folder.check_room(own)
     return spark.read.schema(ddl(lookup_columns(table.rows.schema))).parquet(str(own / "rows"))

@@ -131,7 +131,7 @@ class MetadataRows:
         """Move the rows from memory to the file."""
         if self._own is None:
             self._own = folder.new_answer()
-        with folder.disk_errors():
+        with folder.write_errors():
             if self._writer is None:
                 path = self._own / "rows"
                 self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
@@ -150,7 +150,7 @@ class MetadataRows:
             return local_rows(spark, pa.Table.from_batches(self._batches, self._schema))
         if self._batches:
             self._spill(self._folder)
-        with self._folder.disk_errors():
+        with self._folder.write_errors():
             self._writer.close()
         columns = [(one.name, one.spark_type) for one in self.read.table.columns]
         return spark.read.schema(ddl(columns)).parquet(str(self._own / "rows"))
