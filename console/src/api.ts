@@ -209,23 +209,23 @@ export const rest = (ms: number): Promise<void> => new Promise((resolve) => wind
 export const isAway = (error: unknown): boolean =>
   error instanceof ApiError && (error.status === 0 || error.status >= 502);
 
-/** The error of a step of what may be repeated, with what the steps before have done, and what to do. */
+/** Returns the error of a failed step, with the result of the steps before and advice. */
 export function stopped(error: ApiError, soFar: string, verb: string): ApiError {
   const advice = isAway(error) ? `. ${verb} again: nothing is done twice` : "";
   return new ApiError(error.status, `${soFar && `${soFar}. Then: `}${error.message}${advice}`);
 }
 
-const AWAY_TRIES = 120;
+const AWAY_MAX_MS = 120_000;
 const AWAY_MS = 1_000;
 const ANSWER_MS = 60_000;
 
-/** As `get`, for what goes on meanwhile: asks a server that restarts again, for two minutes. */
+/** As `get`, for what goes on meanwhile: repeats the request for up to two minutes while the server restarts. */
 export async function follow<T>(path: string, signal?: AbortSignal): Promise<T> {
-  for (let tries = 1; ; tries += 1) {
+  for (const end = Date.now() + AWAY_MAX_MS; ; ) {
     try {
       return await get<T>(path, signal ?? AbortSignal.timeout(ANSWER_MS));
     } catch (error) {
-      if (!isAway(error) || tries === AWAY_TRIES) throw error;
+      if (!isAway(error) || Date.now() > end) throw error;
       await rest(AWAY_MS);
     }
   }

@@ -30,6 +30,11 @@ export function keep(name: string, value: unknown, keeper: Keeper = "browser"): 
   }
 }
 
+// A logout on another page forgets what is kept: this page is of the former principal, too, until it is loaded again.
+window.addEventListener("storage", ({ key, newValue }) => {
+  if (newValue === null && key?.startsWith(`${PREFIX}-`)) isForgotten = true;
+});
+
 /** Calls a function when another page of this browser has kept a value under a name; not when it was forgotten. */
 export function onKept(name: string, changed: () => void): void {
   window.addEventListener("storage", ({ key, newValue }) => {

@@ -39,7 +39,7 @@ export function history(): Ran[] {
 }
 
 export function remember(text: string): void {
-  if (text.length > KEPT_CHARACTERS_MAX) return;
+  if (text.trim() === "" || text.length > KEPT_CHARACTERS_MAX) return;
   const others = history().filter((one) => one.text !== text);
   keep(HISTORY, [{ text, at: serverNow() }, ...others].slice(0, HISTORY_MAX));
 }

@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.core.errors import Conflict
 from penstock.core.intervals import Interval
 from penstock.indexing.overlord.duties.retention import RetentionDuty
 from penstock.segments.catalog import Catalog, VisiblePiece
 from penstock.segments.segment import Segment
+from penstock.segments.segment_groups import SegmentGroups
 from penstock.services.api.asgi import application
 from penstock.services.api.coordinator.datasource_pages import DatasourcePageRoutes
 from penstock.services.api.coordinator.segment_sums import SegmentSums
@@ -154,6 +156,24 @@ def test_sums_count_what_queries_read_as_soon_as_it_is_published(world: World) -
     one = world.api.get(f"{OWN}/compacted").json()
     assert (one["segments"], one["rows"]) == (2, 11)
     world.store.segments.mark_unused_within("compacted")
+
+
+def test_used_segments_count_if_the_visible_ones_cannot_be_found(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that they can be marked unused, which is the remedy."""
+
+    def refuse(*_given: object, **_named: object) -> None:
+        raise Conflict("two segments exclude each other")
+
+    monkeypatch.setattr(SegmentGroups, "read", refuse)
+    sums = world.api.get(f"{OWN}/clicks/sums").json()
+    assert sums["visible"] == sums["used"] == {"segments": 2, "bytes": 3_000, "rows": 30}
+    rules = [{"type": "dropByInterval", "interval": "1970-01-02/1970-01-03"}, LOAD]
+    preview = world.api.post(f"{OWN}/clicks{RULES}", json=rules).json()
+    assert preview["dropped"] == {"segments": 1, "bytes": 1_000, "rows": 10}
+    assert preview["kept"] == {"segments": 1, "bytes": 2_000, "rows": 20}
+    assert world.api.post(f"{OWN}/_default{RULES}", json=[DROP]).json()["dropped"]["segments"] >= 3
 
 
 def test_a_preview_keeps_what_a_dropped_segment_hid(world: World) -> None:

@@ -8,10 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Dependency, PenstockError, StorageUnavailable, Unavailable
 from penstock.services import readiness
+from penstock.services.api import overview as overview_module
 from penstock.services.api.overview import ProcessOverview
 from penstock.services.membership.leases import LeaseDirectory
 from penstock.services.options.option_values import HostPort
@@ -20,6 +24,7 @@ from penstock.testing.clock import VirtualClock
 from tests.harness.metadata_kit import open_metadata
 from tests.services.places_kit import FixedPlaces
 from tests.services.start_kit import Start
+from tests.spark.servers_kit import Served
 
 
 class Part:
@@ -149,6 +154,29 @@ def test_a_process_that_does_not_answer_is_starting_for_a_limited_time(tmp_path:
     assert starting() == [True, True, True]
     clock.advance(readiness.START_S + 1)
     assert starting() == [False, True, False]
+    store.close()
+
+
+def test_a_process_that_ends_after_all_were_ready_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview_module, "SERVICES", ("router",))
+    clock, own = VirtualClock(), ReadyState("router")
+    store = open_metadata(tmp_path, clock)
+    store.leases.renew("router", "r", host="127.0.0.1", port=8888, ttl_ms=600_000)
+
+    def ready(_request: Request) -> Response:
+        return JSONResponse(ReadyState("broker").to_json())
+
+    with Served([Route("/status/ready", ready)]) as broker:
+        place = HostPort("127.0.0.1", int(broker.url.rpartition(":")[2]))
+        overview = ProcessOverview(
+            *(LeaseDirectory(store.leases), "127.0.0.1:8888", FixedPlaces(place)),  # type: ignore[arg-type]
+            *(lambda: own, clock, lambda: ""),
+        )
+        assert overview.to_json()["ready"]
+    found = overview.to_json()
+    assert (found["ready"], found["starting"]) == (False, False)
     store.close()
 
 

@@ -367,6 +367,14 @@ def test_only_what_has_changed_is_added_up_again(
     assert sums.totals(every)["narrow"].count == 2
     assert sums.totals(every)["narrow"].count == 2
     assert read[3:] == [("narrow", None)]
+    # A kill deletes segments that no sum counts.
+    hidden = [str(whole(1, 1, "a").segment("wide", 0).id)]
+    world.metadata.segments.mark_unused(hidden)
+    assert sums.totals(every)["wide"].count == 3
+    world.metadata.segments.kill(hidden)
+    publish(world, whole(2, 1, "b").segment("wide", 0))
+    assert sums.totals(every)["wide"].count == 3
+    assert None not in [starts for _, starts in read[4:]]
 
 
 def test_segments_that_rewrite_others_of_their_version(world: OverlordWorld, router: Api) -> None:

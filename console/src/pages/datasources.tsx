@@ -307,7 +307,7 @@ function ChangeSegments({
       {sums && (
         <p>
           Within it: {sumsText(sums.visible)} in use; {sumsText(sums.unused)} unused.
-          {hidden > 0 && ` Queries do not see ${exactly(hidden, "other segment")} in use.`}
+          {hidden > 0 && ` ${exactly(hidden, "more used segment")} ${hidden === 1 ? "is" : "are"} hidden or incomplete.`}
           {sums.overlapping
             ? ` ${exactly(sums.overlapping, "segment")} ${sums.overlapping === 1 ? "overlaps" : "overlap"} the interval only in part, and ${sums.overlapping === 1 ? "does" : "do"} not count: nothing here changes ${sums.overlapping === 1 ? "it" : "them"}.`
             : ""}

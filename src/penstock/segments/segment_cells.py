@@ -390,7 +390,12 @@ class VisibleTotals:
 
     @classmethod
     def read(
-        cls, overview: SegmentOverview, datasource: str, known: VisibleTotals | None = None
+        cls,
+        overview: SegmentOverview,
+        datasource: str,
+        known: VisibleTotals | None = None,
+        *,
+        needs_unused: bool = True,
     ) -> VisibleTotals:
         """Return the sums of a datasource.
 
@@ -398,12 +403,18 @@ class VisibleTotals:
             overview: The segments.
             datasource: The datasource.
             known: Its sums at an earlier revision; unchanged times are not added up again.
+            needs_unused: Whether unused segments that were deleted must be gone from the groups.
 
         Raises:
             InvalidRequest: A payload cannot be read; the message names its segment.
             Conflict: Segments of a group exclude each other.
         """
-        groups = SegmentGroups.read(overview, datasource, None if known is None else known.groups)
+        groups = SegmentGroups.read(
+            overview,
+            datasource,
+            None if known is None else known.groups,
+            needs_unused=needs_unused,
+        )
         if known is not None and groups is known.groups:
             return known
         used = groups.kinds != GroupKind.UNUSED

@@ -104,7 +104,12 @@ class SegmentGroups:
 
     @classmethod
     def read(
-        cls, overview: SegmentOverview, datasource: str, known: SegmentGroups | None = None
+        cls,
+        overview: SegmentOverview,
+        datasource: str,
+        known: SegmentGroups | None = None,
+        *,
+        needs_unused: bool = True,
     ) -> SegmentGroups:
         """Return the groups of a datasource.
 
@@ -112,6 +117,8 @@ class SegmentGroups:
             overview: The segments.
             datasource: The datasource.
             known: Its groups at an earlier revision; unchanged ones are not read again.
+            needs_unused: Whether unused segments that were deleted must be gone. Then each deletion
+                has all groups read again.
 
         Raises:
             InvalidRequest: A payload cannot be read; the message names its segment.
@@ -121,7 +128,9 @@ class SegmentGroups:
         if known is not None and known.revision != revision:
             known = _moved(overview, datasource, known, revision)
         # A deletion of unused segments leaves no trace, and does not raise the revision.
-        if known is not None and known.count(used=False) == overview.count(datasource, used=False):
+        if known is not None and (
+            not needs_unused or known.count(used=False) == overview.count(datasource, used=False)
+        ):
             return known
         return _table(overview, datasource, overview.groups(datasource))
 

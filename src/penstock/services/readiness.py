@@ -213,6 +213,7 @@ class Readiness:
             elif one.work in untried:
                 pending.append(f"not tried yet: {one.work}")
         is_young = not self._was_ready and now_s - self._created_s <= START_S
+        is_young = is_young and not DEATHS.down()
         return ReadyState(self._role, tuple(reasons), waits, tuple(pending), is_young)
 
     def _keep_trying(self, check: Check) -> None:

@@ -95,6 +95,7 @@ class ProcessOverview:
         self._waits = WaitTable(clock)
         self._clock = clock
         self._created_s = clock.monotonic_s()
+        self._was_ready = False
         # Replaced as a whole, so that any thread may read it.
         self._known: dict[str, tuple[tuple[str, str], ...]] = {}
 
@@ -122,12 +123,13 @@ class ProcessOverview:
             *missing,
         ]
         is_ready = all(one.ready for one in found) and not missing
+        self._was_ready = self._was_ready or is_ready
         groups: list[Sequence[DependencyWait]] = [self._waits.all(), own.reasons, own.waits]
         return {
             "ready": is_ready,
             "starting": not is_ready
             and self._is_young()
-            and all(one.ready or one.is_starting for one in found),
+            and all(one.ready or one.is_starting for one in (own, *found)),
             "reasons": reasons,
             "waits": [
                 one.to_json() for one in merged([*groups, *(state.waits for state in found)])
@@ -136,8 +138,8 @@ class ProcessOverview:
         }
 
     def _is_young(self) -> bool:
-        """Return whether this router started less than `START_S` ago, perhaps with all others."""
-        return self._clock.monotonic_s() - self._created_s <= START_S
+        """Return whether this router, and perhaps all others, still start: never ready so far."""
+        return not self._was_ready and self._clock.monotonic_s() - self._created_s <= START_S
 
     def _forget_others(self, places: Sequence[tuple[str, str, str]]) -> None:
         """End the waits for processes that are no longer announced."""

@@ -37,8 +37,9 @@ def visible_files(
     for file in files:
         if file.clip is None:
             same = whole.get(file.path)
-            # A copy of a segment under another id has the file of the first one.
-            if same is None or same.interval is not file.interval or same.rows != file.rows:
+            # A copy of a segment under another id has the file of the first one. A file without a
+            # count of rows had it read before.
+            if same is None or same.interval is not file.interval or file.rows not in (0, same.rows):
                 same = VisibleFile(file.path, _rows(file), file.size_bytes, file.interval)
             found[file.path] = same
         elif (known := found.get(file.path)) is None:

@@ -8,7 +8,8 @@ rules, so both agree.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from starlette.routing import BaseRoute, Route
 
 from penstock.core.access.rules import Action, Resource, ResourceKind
 from penstock.core.clock import Clock
-from penstock.core.errors import InvalidRequest, NotFound
+from penstock.core.errors import Conflict, InvalidRequest, NotFound
 from penstock.core.instants import format_time
 from penstock.core.intervals import Interval
 from penstock.indexing.specs.retention_rules import dropped, parse_rules, readable_rules
@@ -212,8 +213,11 @@ class DatasourcePageRoutes:
             }
             return {**sums, "overlapping": across}
 
-        visible = visible_sums(self._sums.groups(name), within)._asdict()
         found = self._store.segment_overviews.read(read)
+        try:
+            visible: object = visible_sums(self._sums.groups(name), within)._asdict()
+        except (InvalidRequest, Conflict):  # narrow: queries get it; its segments can be marked
+            visible = found["used"]
         return JsonResponse({"datasource": name, "visible": visible, **found})
 
     async def preview(self, request: Request) -> Response:
@@ -236,18 +240,21 @@ class DatasourcePageRoutes:
             names = self._store.segment_overviews.read(lambda overview: overview.datasources())
         kept: list[SegmentSizes] = []
         doomed: list[_Dropped] = []
-        for datasource in names:
-            groups = self._sums.groups(datasource)
-            times = list(zip(groups.starts.tolist(), groups.ends.tolist(), strict=True))
+
+        def gone(datasource: str, times: Iterable[tuple[int, int]]) -> set[Interval]:
             chunks = ((datasource, *time) for time in dict.fromkeys(times))
-            gone = {
-                (interval.start_ms, interval.end_ms)
-                for _, interval in dropped(chunks, rules, now_ms)
-            }
-            is_gone = np.array([time in gone for time in times], bool)
-            # A dropped segment may hide others that queries read from then on.
-            kept.append(visible_sums(groups.where(~is_gone)))
-            doomed += _joined(datasource, _visible_totals(groups, is_gone))
+            return {interval for _, interval in dropped(chunks, rules, now_ms)}
+
+        for datasource in names:
+            try:
+                left, lost = _visible_parts(
+                    self._sums.groups(datasource), partial(gone, datasource)
+                )
+            except (InvalidRequest, Conflict):  # narrow: queries get it; all used segments count
+                totals = self._used_by_time(datasource)
+                left, lost = _used_parts(totals, partial(gone, datasource))
+            kept.append(left)
+            doomed += _joined(datasource, lost)
         return JsonResponse(
             {
                 "datasource": name,
@@ -258,12 +265,45 @@ class DatasourcePageRoutes:
             }
         )
 
+    def _used_by_time(self, datasource: str) -> list[SegmentTotals]:
+        return self._store.segment_overviews.read(
+            lambda overview: overview.totals_by_time(datasource)
+        )
+
 
 class _KeptNames(NamedTuple):
     """Datasources with used segments at the revision at which segments last changed."""
 
     revision: int
     names: tuple[str, ...]
+
+
+def _visible_parts(
+    groups: SegmentGroups, gone: Callable[[Iterable[tuple[int, int]]], set[Interval]]
+) -> tuple[SegmentSizes, list[SegmentTotals]]:
+    """Return what queries would read without some intervals, and what they read of these now.
+
+    Args:
+        groups: The columns of a datasource.
+        gone: Returns which of some intervals are dropped.
+    """
+    times = list(zip(groups.starts.tolist(), groups.ends.tolist(), strict=True))
+    lost = {(one.start_ms, one.end_ms) for one in gone(times)}
+    is_gone = np.array([time in lost for time in times], bool)
+    # A dropped segment may hide others that queries read from then on.
+    return visible_sums(groups.where(~is_gone)), _visible_totals(groups, is_gone)
+
+
+def _used_parts(
+    totals: Sequence[SegmentTotals], gone: Callable[[Iterable[tuple[int, int]]], set[Interval]]
+) -> tuple[SegmentSizes, list[SegmentTotals]]:
+    """Return as `_visible_parts`, of sums over used segments, the newest first."""
+    lost = gone((one.interval.start_ms, one.interval.end_ms) for one in totals)
+    left = [one for one in totals if one.interval not in lost]
+    return (
+        SegmentSizes.sum(SegmentSizes(one.count, one.bytes, one.rows) for one in left),
+        [one for one in reversed(totals) if one.interval in lost],
+    )
 
 
 def _visible_totals(groups: SegmentGroups, which: NDArray[np.bool_]) -> list[SegmentTotals]:

@@ -159,7 +159,10 @@ class FreshnessSums:
             if one.waits_for_size:
                 datasources[name] = replace(one, is_new=False)
             elif one.is_size_old and one.may_read_size(now_s):
-                datasources[name] = self._sized(one)
+                try:
+                    datasources[name] = self._sized(one)
+                except Unavailable:  # others wait for large sums: the size stays old
+                    break
         return _Sight(newest.revision, datasources)
 
     def _sized(self, known: _Datasource) -> _Datasource:

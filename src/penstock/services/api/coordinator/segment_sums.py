@@ -108,7 +108,9 @@ class SegmentSums:
 
         found = self._store.segment_overviews.read(of_few)
         if found is None:
-            found = self._waited(lambda overview: self.visible(overview, name).groups)
+            found = self._waited(
+                lambda overview: self.visible(overview, name, needs_unused=False).groups
+            )
         return found
 
     def read(self, work: Callable[[SegmentOverview], T]) -> T:
@@ -121,7 +123,12 @@ class SegmentSums:
             return self._store.segment_overviews.read(work)
 
     def visible(
-        self, overview: SegmentOverview, name: str, known: VisibleTotals | None = None
+        self,
+        overview: SegmentOverview,
+        name: str,
+        known: VisibleTotals | None = None,
+        *,
+        needs_unused: bool = True,
     ) -> VisibleTotals:
         """Return the sums of a datasource with its columns; only within `read`.
 
@@ -129,12 +136,15 @@ class SegmentSums:
             overview: The segments.
             name: The datasource.
             known: Its sums at an earlier revision, if the caller keeps them.
+            needs_unused: Whether unused segments that were deleted must be gone from the groups.
 
         Raises:
             InvalidRequest: A payload cannot be read; the message names its segment.
             Conflict: Two segments exclude each other.
         """
-        found = VisibleTotals.read(overview, name, self._large.get(name, known))
+        found = VisibleTotals.read(
+            overview, name, self._large.get(name, known), needs_unused=needs_unused
+        )
         if found.groups.segments.sum() >= KEPT_MIN:
             self._large[name] = found
             self._large.move_to_end(name)
@@ -185,7 +195,8 @@ class SegmentSums:
     def _of_large(self, name: str, overview: SegmentOverview) -> _Totals:
         kept = self._kept_at(overview)
         if name not in kept.now:
-            kept.now[name] = _totals(overview, name, partial(self.visible, overview, name))
+            read = partial(self.visible, overview, name, needs_unused=False)
+            kept.now[name] = _totals(overview, name, read)
         return kept.now[name]
 
     def _kept_at(self, overview: SegmentOverview) -> _KeptTotals:
