@@ -419,7 +419,7 @@ def test_sums_leave_out_hidden_segments(console: Console, world: OverlordWorld) 
             assert world.metadata.publish(PublishRequest(one.id, "folded", (one,))).ok
     console.open("datasources/folded")
     console.shows("Within it: 1 segment with 7 rows")
-    console.shows("Queries do not see 2 other segments in use.")
+    console.shows("2 more used segments are hidden or incomplete.")
     console.shows("Nothing is dropped. 1 segment with 7 rows stay.")
     press(console.page, "mark unused the segments of folded in the interval")
     expect(console.page.get_by_role("dialog")).to_contain_text("1 segment with 7 rows")

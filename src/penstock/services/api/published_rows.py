@@ -39,7 +39,11 @@ def visible_files(
             same = whole.get(file.path)
             # A copy of a segment under another id has the file of the first one. A file without a
             # count of rows had it read before.
-            if same is None or same.interval is not file.interval or file.rows not in (0, same.rows):
+            if (
+                same is None
+                or same.interval is not file.interval
+                or file.rows not in {0, same.rows}
+            ):
                 same = VisibleFile(file.path, _rows(file), file.size_bytes, file.interval)
             found[file.path] = same
         elif (known := found.get(file.path)) is None:
