@@ -417,6 +417,9 @@ def test_a_browser_logs_in_and_out(visitor: Console, guarded: GuardedPort) -> No
     visitor.page.get_by_role("button", name="run", exact=True).click()
     expect(visitor.page.get_by_role("alert").first).to_be_visible()  # this server has no SQL
     visitor.page.get_by_role("button", name="theme: system").click()
+    other.goto(f"{guarded.url}/#/sql?query=SELECT%20'second'")
+    statement = other.get_by_label("statement", exact=True)
+    expect(statement).to_contain_text("second")
     assert "secret" in kept_by(visitor)
     visitor.page.get_by_role("button", name="log out").click()
     visitor.shows("penstock login --link")
@@ -424,6 +427,10 @@ def test_a_browser_logs_in_and_out(visitor: Console, guarded: GuardedPort) -> No
     # What the former principal did is forgotten, except for the theme.
     assert "secret" not in kept_by(visitor)
     expect(visitor.page.get_by_role("button", name="theme: light")).to_be_visible()
+    # Nor does another page, which is still that of this principal, keep anything.
+    statement.press("x")
+    other.goto("about:blank")
+    assert "second" not in kept_by(visitor)
 
 
 def kept_by(visitor: Console) -> str:
