@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -49,6 +50,8 @@ class MemoryDatabase:
         # Transactions are begun and ended here, not by the driver.
         driver.isolation_level = None
         driver.deserialize(_tables())
+        # Threads of tests take turns. A thread that comes back meanwhile has work with other effects.
+        self._turn = threading.RLock()
         self._busy = False
 
     def now_ms(self) -> int:
@@ -57,8 +60,9 @@ class MemoryDatabase:
 
     def read(self, work: Callable[[Connection], T]) -> T:
         """Run `work`; no other work runs meanwhile."""
-        assert not self._busy, "work has no effects but on its connection"
-        return work(self._connection)
+        with self._turn:
+            assert not self._busy, "work has no effects but on its connection"
+            return work(self._connection)
 
     def write(self, work: Callable[[Connection], T], *, unlimited: bool = False) -> T:
         """Run `work` in one transaction, which is rolled back if it raises.
@@ -67,21 +71,22 @@ class MemoryDatabase:
             Conflict: A row with this key exists.
         """
         del unlimited
-        assert not self._busy, "work has no effects but on its connection"
-        self._busy = True
-        self._driver.execute("BEGIN")
-        try:
-            result = work(self._connection)
-        except BaseException as error:
-            self._driver.execute("ROLLBACK")
-            if isinstance(error, IntegrityError):
-                raise Conflict(f"a row with this key exists ({error.orig})") from error
-            raise
-        else:
-            self._driver.execute("COMMIT")
-        finally:
-            self._busy = False
-        return result
+        with self._turn:
+            assert not self._busy, "work has no effects but on its connection"
+            self._busy = True
+            self._driver.execute("BEGIN")
+            try:
+                result = work(self._connection)
+            except BaseException as error:
+                self._driver.execute("ROLLBACK")
+                if isinstance(error, IntegrityError):
+                    raise Conflict(f"a row with this key exists ({error.orig})") from error
+                raise
+            else:
+                self._driver.execute("COMMIT")
+            finally:
+                self._busy = False
+            return result
 
     @property
     def changes(self) -> int:
