@@ -50,7 +50,7 @@ class MemoryDatabase:
         # Transactions are begun and ended here, not by the driver.
         driver.isolation_level = None
         driver.deserialize(_tables())
-        # Threads of tests take turns. A thread that comes back meanwhile has work with other effects.
+        # Threads take turns. One that comes back meanwhile has work with other effects.
         self._turn = threading.RLock()
         self._busy = False
 
