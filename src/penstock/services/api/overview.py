@@ -129,7 +129,8 @@ class ProcessOverview:
             "ready": is_ready,
             "starting": not is_ready
             and self._is_young()
-            and all(one.ready or one.is_starting for one in (own, *found)),
+            and (own.ready or own.is_starting)
+            and all(one.ready or one.is_starting for one in found),
             "reasons": reasons,
             "waits": [
                 one.to_json() for one in merged([*groups, *(state.waits for state in found)])
