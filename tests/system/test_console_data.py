@@ -261,7 +261,9 @@ def test_all_task_groups_are_handed_off_and_the_list_is_sorted_and_filtered(
     (task,) = (task for task in world.peons if "zebras" in task)
     world.runs(task)
     read = {0: 5}
-    world.reports[task] = TaskReport(TaskPhase.READING, read, read, None, {0: {0: 0}})
+    world.reports[task] = TaskReport(
+        *(TaskPhase.READING, read, read, None, {0: {0: 0}}), {"processed": 5}
+    )
     status = f"{S}/zebras/status"
     world.until(lambda: world.api.get(status).json()["payload"]["aggregateLag"] == 995)
     page = console.page
