@@ -6,13 +6,18 @@ import datetime as dt
 import json
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pyarrow as pa
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
+from penstock.core.errors import Dependency
 from penstock.core.intervals import Interval
+from penstock.core.waits import DependencyWait
+from penstock.indexing.overlord import task_service
+from penstock.indexing.overlord.wait_reasons import WaitReason
 from penstock.indexing.ports import TaskPhase, TaskReport
 from penstock.segments.segment import Segment
 from penstock.services.api.coordinator.datasource_pages import DatasourcePageRoutes
@@ -29,11 +34,12 @@ from penstock.storage.metadata import PublishRequest
 from penstock.storage.metadata.tables.lookups import LookupContent
 from tests.kits.browser_kit import started_browser
 from tests.kits.console_kit import HOSTILE, Console, violations
-from tests.services.overlord_kit import OverlordWorld, served, supervisor_spec
+from tests.services.overlord_kit import OverlordWorld, noop, served, supervisor_spec
 
 pytestmark = pytest.mark.system
 
 S = "/druid/indexer/v1/supervisor"
+TASK = "/druid/indexer/v1/task"
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +51,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OverlordWorld]:
     """An overlord with a supervisor that has read, and has met messages that it cannot parse."""
-    made = OverlordWorld(tmp_path_factory.mktemp("data"), slots=4).start()
+    made = OverlordWorld(tmp_path_factory.mktemp("data"), slots=8).start()
     spec = supervisor_spec(context={"useConcurrentLocks": True})
     assert made.api.post(S, json=spec).status_code == 200
     made.until(lambda: bool(made.peons))
@@ -131,6 +137,23 @@ def days(world: OverlordWorld) -> None:
         ).to_row()
         assert world.metadata.publish(PublishRequest(f"p{day}", "days", (one,))).ok
     assert world.metadata.segments.mark_unused([one.id]) == 1
+
+
+@pytest.fixture(scope="module")
+def dated(world: OverlordWorld) -> None:
+    """Sixty days of a datasource: a later day has more rows, in fewer bytes."""
+    first = dt.date(2026, 1, 1)
+    days = [first + dt.timedelta(number) for number in range(61)]
+    rows = [
+        Segment(
+            *("dated", Interval.parse(f"{day}/{days[number + 1]}"), "v1"),
+            {"type": "local", "path": "/none"},
+            size=60_000 - 1_000 * number,
+            total_rows=1 + number,
+        ).to_row()
+        for number, day in enumerate(days[:-1])
+    ]
+    assert world.metadata.publish(PublishRequest("dates", "dated", tuple(rows))).ok
 
 
 @pytest.fixture
@@ -228,6 +251,44 @@ def test_a_supervisor_is_suspended_in_one_tab_and_reset_in_another(
     other.context.close()
 
 
+def test_all_task_groups_are_handed_off_and_the_list_is_sorted_and_filtered(
+    console: Console, world: OverlordWorld
+) -> None:
+    world.topics.ends["much"] = {0: 1_000}
+    spec = json.dumps(supervisor_spec("zebras")).replace('"topic": "flights"', '"topic": "much"')
+    assert world.api.post(S, json=json.loads(spec)).status_code == 200
+    world.until(lambda: any("zebras" in task for task in world.peons))
+    (task,) = (task for task in world.peons if "zebras" in task)
+    world.runs(task)
+    read = {0: 5}
+    world.reports[task] = TaskReport(
+        *(TaskPhase.READING, read, read, None, {0: {0: 0}}), {"processed": 5}
+    )
+    status = f"{S}/zebras/status"
+    world.until(lambda: world.api.get(status).json()["payload"]["aggregateLag"] == 995)
+    page = console.page
+    console.open("supervisors/zebras")
+    with page.expect_request("**/zebras/taskGroups/handoff") as asked:
+        press(page, "hand off now all task groups of zebras")
+    assert asked.value.post_data_json == {"taskGroupIds": [0]}
+    expect(page.get_by_role("status").filter(has_text="a hand-off begins")).to_be_visible()
+    console.open("supervisors")
+    table = page.get_by_role("region", name="supervisors", exact=True)
+    rows = table.locator("tbody tr")
+    expect(rows.first).to_contain_text("flights")
+    page.get_by_label("sorted by").select_option("lag")
+    expect(rows.first).to_contain_text("zebras")
+    assert world.api.post(f"{S}/zebras/suspend").status_code == 200
+    page.get_by_label("state").select_option("suspended")
+    expect(table.get_by_role("link", name="flights")).to_have_count(0)
+    expect(rows.first).to_contain_text("zebras")
+    console.open("supervisors?skip=1")
+    expect(rows.first).to_contain_text("zebras")
+    press(page, "previous")
+    expect(rows.first).to_contain_text("flights")
+    assert world.api.post(f"{S}/zebras/terminate").status_code == 200
+
+
 def test_a_range_is_read_again(console: Console, world: OverlordWorld) -> None:
     console.open("supervisors/flights")
     page = console.page
@@ -311,6 +372,42 @@ def test_rules_are_saved_once_their_effect_was_shown(
     assert "days" not in world.metadata.rules.every()
 
 
+def test_rules_of_all_datasources_are_saved_in_their_order(
+    console: Console, world: OverlordWorld
+) -> None:
+    page = console.page
+
+    def save() -> None:
+        press(page, "save the rules of all datasources")
+        expect(page.get_by_role("dialog")).to_contain_text("Set the rules of all datasources?")
+        with page.expect_response(
+            lambda one: one.request.method == "POST" and one.url.endswith("/rules/_default")
+        ):
+            confirm(page, "save the rules")
+        console.shows("saved: they are applied within seconds")
+
+    def saved() -> list[tuple[object, object]]:
+        rules = world.metadata.rules.every()["_default"].rules
+        return [(one["type"], one.get("includeFuture")) for one in rules]
+
+    console.open("datasources")
+    page.get_by_text("retention rules of all datasources").click()
+    expect(page.get_by_label("rule 1", exact=True)).to_have_value("loadForever")
+    press(page, "add a rule")
+    page.get_by_label("rule 2", exact=True).select_option("loadByPeriod")
+    page.get_by_label("and the future").uncheck()
+    press(page, "move rule 2 up")
+    expect(page.get_by_label("rule 1", exact=True)).to_have_value("loadByPeriod")
+    save()
+    assert saved() == [("loadByPeriod", False), ("loadForever", None)]
+    page.get_by_label("and the future").check()
+    save()
+    assert saved() == [("loadByPeriod", True), ("loadForever", None)]
+    press(page, "remove rule 1")
+    save()
+    assert saved() == [("loadForever", None)]
+
+
 def test_the_answer_to_an_earlier_interval_does_not_replace_that_to_a_later_one(
     datasource: Console,
 ) -> None:
@@ -372,6 +469,10 @@ def test_a_log_is_continued_byte_by_byte(console: Console, world: OverlordWorld)
     while len(offsets) < 4:
         console.page.wait_for_event("request")
     assert offsets[:4] == [-65536, 7, 16, 17]
+    with console.page.expect_download() as kept:
+        console.page.get_by_role("link", name="download").click()
+    assert kept.value.suggested_filename == f"{task}.log"
+    assert Path(kept.value.path()).read_text() == f"the log of {task}\n"
 
 
 def test_a_lookup_is_shown_refreshed_and_deleted(console: Console) -> None:
@@ -512,26 +613,205 @@ def test_a_running_batch_task_shows_its_progress(console: Console, world: Overlo
         expect(rows).to_contain_text(text)
     bar = rows.get_by_role("progressbar")
     expect(bar).to_have_attribute("value", "3")
+    rows.get_by_text("the whole report as JSON").click()
+    expect(rows.locator("pre")).to_contain_text('"rowsRead": 120000')
     payload |= {"ingestionState": "COMPLETED", "rowsWritten": 7}
     expect(bar).to_have_count(0)
 
 
+@pytest.fixture
+def waiting(tmp_path: Path) -> Iterator[tuple[OverlordWorld, str]]:
+    """An overlord whose only slot has the holder of a lock, and the address of its console."""
+    world = OverlordWorld(tmp_path, slots=1).start()
+    kill = {"type": "kill", "dataSource": "clicks", "interval": "2024-01-01/2024-01-02"}
+    for task in ("holder", "second", "third"):
+        assert world.api.post(TASK, json={**kill, "id": task}).status_code == 200
+        if task == "holder":
+            world.runs(task)
+    assert world.api.post(TASK, json=noop("unplaced")).status_code == 200
+    world.until(lambda: "line" in waits(world, "third") and waits(world, "unplaced") == ["slots"])
+    live = LiveAnswers()
+    more = [*ConsoleRoutes().routes(), *LoginRoutes().routes(), *live.routes()]
+    with served(world, world.make_app(more=more)) as found:
+        yield world, found.url
+        live.close()
+    world.close()
+
+
+def waits(world: OverlordWorld, task: str) -> list[str]:
+    """The kinds of what a task waits for."""
+    return [one["kind"] for one in world.api.get(f"{TASK}/{task}/why").json()["waits"]]
+
+
+def test_why_a_task_waits_is_said_in_words(
+    browser: Browser, waiting: tuple[OverlordWorld, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, address = waiting
+    console = Console(browser, address)
+    console.open("tasks/third")
+    console.shows("It waits behind others for a lock")
+    console.shows("1 earlier task that requests the same locks; second is next")
+    console.open("tasks/unplaced")
+    console.shows("It waits for a worker with a free slot")
+    workers = console.page.get_by_role("region", name="workers that cannot run the task now")
+    expect(workers.get_by_role("link", name="holder")).to_be_visible()
+    console.open("tasks/holder")
+    console.shows("running")
+    failed = {
+        "failedWork": "writing segments",
+        "failedTries": 4,
+        "failedTriesMax": 20,
+        "lastFailure": HOSTILE,
+        "nextTry": "2026-11-22T16:00:00.000Z",
+    }
+    world.live["holder"] = {"ingestionStatsAndErrors": {"payload": failed}}
+    console.shows("It waits for its next try")
+    console.shows(f"4 failed; with 20 it fails; last reason: {HOSTILE}")
+    wait = DependencyWait(Dependency.STORAGE, "publish", world.clock.now_ms(), 3, HOSTILE)
+    told = Path(world.peons["holder"].folder, "waits.json")
+    told.write_text(json.dumps({"waits": [wait.to_json()]}))
+    world.worker.check("holder")
+    world.until(lambda: waits(world, "holder") == ["dependency"])
+    console.shows("It waits for another service")
+    console.shows(f"3 tries (publish): {HOSTILE}")
+    earlier = [WaitReason("publish", "an earlier sequence to be published")]
+    monkeypatch.setattr(task_service, "reasons_of", lambda facts: earlier)
+    console.shows("It waits for a publish")
+    console.shows("an earlier sequence to be published")
+    expect(console.page.locator("main img")).to_have_count(0)
+    console.close()
+
+
+def test_segments_over_time_are_walked_by_keys(console: Console, dated: None) -> None:
+    page = console.page
+    console.open("datasources/dated")
+    picture = page.get_by_role("group", name=re.compile("segments over time"))
+    bars = picture.get_by_role("button")
+    sight = page.locator(".sight")
+    expect(bars).to_have_count(60)
+    bars.first.focus()
+    for key, number in (
+        *(("End", 59), ("ArrowRight", 59), ("ArrowLeft", 58)),
+        *(("Home", 0), ("ArrowLeft", 0), ("ArrowRight", 1)),
+    ):
+        page.keyboard.press(key)
+        expect(bars.nth(number)).to_be_focused()
+    expect(page.locator(".pointed")).to_contain_text("2026-01-02 to 2026-01-03")
+    for key, text in (
+        ("Enter", "2026-01-02 to 2026-01-03"),
+        ("Backspace", "2026-01-01 to 2026-01-07 12:00"),
+        ("-", "2026-01-01 to 2026-02-06"),
+        ("Backspace", "2026-01-01 to 2026-03-02"),
+    ):
+        page.keyboard.press(key)
+        expect(sight).to_contain_text(f"{text},")
+        expect(bars.first).to_be_focused()
+    expect(page).not_to_have_url(re.compile("interval="))
+
+
+def test_the_shown_interval_is_moved_and_widened_by_buttons(console: Console, dated: None) -> None:
+    page = console.page
+    console.open("datasources/dated?interval=2026-01-31/2026-02-02")
+    sight = page.locator(".sight")
+    expect(sight).to_contain_text("2026-01-31 to 2026-02-02,")
+    # Of the two segments, one is marked as unused, and used again.
+    single = page.get_by_role("region", name="single segments")
+    used = single.get_by_role("button", name=re.compile("^mark unused the segment"))
+    unused = single.get_by_role("button", name=re.compile("^use again the segment"))
+    expect(used).to_have_count(2)
+    used.last.click()
+    confirm(page, "mark unused")
+    expect(used).to_have_count(1)
+    unused.click()
+    expect(used).to_have_count(2)
+    expect(unused).to_have_count(0)
+    # Another interval for changes than that of the picture.
+    interval = page.get_by_label("interval", exact=True)
+    interval.fill("2026-02-01/2026-02-02")
+    console.shows("Within it: 1 segment with 32 rows")
+    press(page, "as in the picture")
+    expect(interval).to_have_value("2026-01-31/2026-02-02")
+    console.shows("Within it: 2 segments with 63 rows")
+    for name, text in (
+        ("later", "2026-02-02 to 2026-02-04"),
+        ("earlier", "2026-01-31 to 2026-02-02"),
+        ("zoom out", "2026-01-22 to 2026-02-11"),
+        ("all", "2026-01-01 to 2026-03-02"),
+    ):
+        press(page, name)
+        expect(sight).to_contain_text(f"{text},")
+    for name in ("earlier", "later", "zoom out", "all"):
+        expect(page.get_by_role("button", name=name, exact=True)).to_be_disabled()
+
+
+def test_bars_show_sizes_rows_or_segments_and_the_list_has_pages(
+    console: Console, dated: None
+) -> None:
+    page = console.page
+    timeline = "/penstock/v1/datasources/dated/segments/timeline"
+    console.expect("GET", 400, timeline, "a link with a wrong interval")
+    console.open("datasources/dated?interval=nonsense")
+    press(page, "show all of the time")
+    expect(page.locator(".sight")).to_contain_text("2026-01-01 to 2026-03-02,")
+    expect(page.get_by_role("button", name="show all of the time")).to_have_count(0)
+    bars = page.get_by_role("group", name=re.compile("segments over time")).get_by_role("button")
+    legend = page.locator(".legend")
+
+    def taller() -> float:
+        """By how much the first bar is taller than the last one, in pixels."""
+        parts = [bar.locator(".part") for bar in (bars.first, bars.last)]
+        first, last = (float(part.get_attribute("height") or 0) for part in parts)
+        return first - last
+
+    expect(bars).to_have_count(60)
+    assert taller() > 0
+    page.get_by_label("bars by").select_option("rows")
+    expect(legend).to_contain_text("1,830 rows")
+    assert taller() < 0
+    page.get_by_label("bars by").select_option("segments")
+    expect(legend).not_to_contain_text("1,830 rows")
+    assert taller() == 0
+    rows = page.get_by_role("region", name="single segments").locator("tbody tr")
+    expect(rows).to_have_count(50)
+    press(page, "next")
+    console.shows("51 to 60 of 60")
+    expect(rows).to_have_count(10)
+    expect(rows.last).to_contain_text("2026-03-01 to 2026-03-02")
+    press(page, "previous")
+    expect(rows).to_have_count(50)
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_pages_are_accessible_and_fit(
-    browser: Browser, address: str, days: None, theme: str
+    browser: Browser, address: str, world: OverlordWorld, days: None, theme: str
 ) -> None:
     size = {"width": 390, "height": 800}
     console = Console(browser, address, color_scheme=theme, viewport=size, bypass_csp=True)
     without_sql(console)
+    lookups = f"{address}/penstock/v1/lookups"
+    lookup = {"name": "named", "map": {"a": HOSTILE}}
+    assert console.page.request.post(lookups, data=lookup).ok
+    rows = [["k", "v"], ["VARCHAR", "VARCHAR"], ["a", HOSTILE]]
+
+    def answer(route: Route) -> None:
+        if "lookup." in (route.request.post_data or ""):
+            route.fulfill(json=rows)
+        else:
+            route.continue_()
+
+    console.page.route("**/druid/v2/sql", answer)
     for place, text in (
         ("supervisors", "flights"),
         ("supervisors/flights", "show the spec"),
         ("datasources", "60"),
         ("datasources/days", "What they drop now"),
         ("lookups", "lookup"),
+        ("lookups/named", HOSTILE),
+        (f"tasks/{next(iter(world.peons))}", "the log of"),
     ):
         console.open(place)
         console.page.get_by_text(text).first.wait_for(state="attached")
         assert violations(console) == []
         assert console.page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert console.page.request.delete(f"{lookups}/named").ok
     console.close()

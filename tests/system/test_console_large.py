@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Locator, expect
 from penstock.core.clock import SystemClock
 from tests.harness.metadata_kit import open_metadata
 from tests.kits.browser_kit import TIMEOUT_MS, started_browser
-from tests.kits.console_kit import Console
+from tests.kits.console_kit import Console, violations
 from tests.services.large_installation_kit import (
     PROCESSORS,
     TASKS,
@@ -136,6 +136,18 @@ def test_opened_groups_draw_up_to_300_nodes(console: Console) -> None:
     for opened in range(3):  # faster than the answers come
         console.page.get_by_role("button", name=f"close G{opened}", exact=True).click()
     expect(nodes).to_have_count(PROCESSORS // 100)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_card_of_a_group_is_accessible(browser: Browser, address: str, theme: str) -> None:
+    size = {"width": 390, "height": 800}
+    made = Console(browser, address, color_scheme=theme, viewport=size, bypass_csp=True)
+    made.open("flow?group=G1")
+    made.shows("Group G1")
+    made.shows("waiting in it")
+    assert violations(made) == []
+    assert made.page.evaluate("document.documentElement.scrollWidth") <= 390
+    made.close()
 
 
 def test_a_search_finds_what_is_not_drawn(console: Console) -> None:

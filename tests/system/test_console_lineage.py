@@ -167,7 +167,16 @@ def test_a_message_leads_to_its_flowfile_and_what_became_of_it(console: Console)
     expect(below.get_by_role("listitem")).to_have_count(3)
     below.get_by_role("link").first.press("Enter")
     expect(console.page).to_have_url(re.compile("#/lineage/[0-9]+$"))
-    expect(console.page.get_by_role("list", name="from: FlowFiles")).to_contain_text("FlowFile")
+    parents = console.page.get_by_role("list", name="from: FlowFiles")
+    expect(parents).to_contain_text("FlowFile")
+    # By its number, a FlowFile is found, too.
+    child = console.page.url.rpartition("/")[2]
+    console.open("lineage")
+    expect(parents).to_have_count(0)
+    console.page.get_by_role("textbox", name="FlowFile", exact=True).fill(child)
+    console.page.get_by_role("button", name="show its lineage").click()
+    expect(console.page).to_have_url(re.compile(f"#/lineage/{child}$"))
+    expect(parents).to_contain_text("FlowFile")
 
 
 def test_a_replay_is_confirmed_and_becomes_a_child(console: Console, traced: Traced) -> None:

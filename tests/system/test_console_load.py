@@ -160,7 +160,7 @@ class Parts:
     """The page over uploads, samples and an overlord."""
 
     def __init__(self, folder: Path) -> None:
-        self.world = OverlordWorld(folder).start()
+        self.world = OverlordWorld(folder, slots=8).start()
         self.store = UploadStore(
             folder / "uploads", self.world.clock, UploadLimits(file_bytes_max=1 << 21)
         )
@@ -291,6 +291,56 @@ def test_a_file_is_dropped(console: Console) -> None:
     expect(console.page.get_by_role("combobox", name="format", exact=True)).to_have_value("tsv")
 
 
+def test_an_upload_is_cancelled_and_an_earlier_one_is_used(console: Console) -> None:
+    page = console.page
+    page.route("**/penstock/v1/uploads?name=*", lambda route: None)  # it takes long
+    choose(page, "slow.csv", CSV)
+    expect(page.get_by_role("progressbar", name="upload of slow.csv")).to_be_visible()
+    with page.expect_event("requestfailed", lambda one: "name=slow.csv" in one.url):
+        page.get_by_role("button", name="cancel", exact=True).click()
+    expect(page.get_by_role("alert")).to_have_text("the upload was cancelled")
+    expect(page.get_by_role("progressbar")).to_have_count(0)
+    expect(page.get_by_text("2. Rows")).to_have_count(0)
+    page.unroute_all(behavior="ignoreErrors")
+    choose(page, "slow.csv", CSV)
+    console.shows("All 600 rows were read")
+    page.reload()
+    page.get_by_text("Files that you uploaded before").click()
+    page.get_by_role("button", name="use slow.csv").click()
+    console.shows("All 600 rows were read")
+    expect(page.get_by_label("datasource")).to_have_value("slow")
+
+
+def test_separator_names_and_format_are_chosen(console: Console) -> None:
+    paste(console, "time;n\n2025-01-01;1\n2025-01-02;2\n")
+    console.shows("All 2 rows were read")
+    rows = console.page.get_by_role("region", name="rows as they will be loaded")
+
+    def has_column(name: str) -> None:
+        expect(rows.get_by_role("columnheader", name=name, exact=True)).to_be_visible()
+
+    has_column("n")
+    separator = console.page.get_by_label("separator")
+    expect(separator).to_have_value(";")
+    separator.select_option("|")
+    has_column("time;n")
+    separator.select_option(";")
+    has_column("n")
+    names = console.page.get_by_label("the first line has the names")
+    names.click()
+    console.shows("All 3 rows were read")
+    has_column("column_2")
+    names.click()
+    console.shows("All 2 rows were read")
+    has_column("n")
+    format_ = console.page.get_by_role("combobox", name="format", exact=True)
+    format_.select_option("csv")
+    has_column("time;n")
+    expect(separator).to_have_count(0)
+    format_.select_option("json")
+    console.shows("No row can be parsed")
+
+
 def test_without_header_and_time_a_person_decides(console: Console, parts: Parts) -> None:
     paste(console, "1,Bern\n2,Basel\n")
     console.shows("every row needs one, and no column looks like it")
@@ -400,7 +450,9 @@ def test_two_tabs_upload_at_once(browser: Browser, address: str, console: Consol
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_page_is_accessible_and_fits(browser: Browser, address: str, theme: str) -> None:
+def test_the_page_is_accessible_and_fits(
+    browser: Browser, address: str, parts: Parts, theme: str
+) -> None:
     size = {"width": 390, "height": 800}
     tab = Console(browser, address, color_scheme=theme, bypass_csp=True, viewport=size)
     tab.open("load")
@@ -409,6 +461,27 @@ def test_the_page_is_accessible_and_fits(browser: Browser, address: str, theme: 
     tab.page.get_by_text("Columns and their types").click()
     tab.page.get_by_text("The spec of the task").click()
     tab.page.get_by_text(re.compile("Files that you uploaded")).click()
+    assert violations(tab) == []
+    assert tab.page.evaluate("document.documentElement.scrollWidth") <= 390
+    # Its progress, and the first query.
+    name = f"axe_{theme}"
+    tab.page.get_by_label("datasource").fill(name)
+    tab.shows(f"{name} is new.")
+    tab.page.get_by_role("button", name="load the rows").click()
+    expect(tab.page.get_by_role("link", name="the task", exact=True)).to_be_visible()
+    tab.shows("index_parallel")
+    assert violations(tab) == []
+    times = [{"time": f"2025-11-0{day}T00:00:00.000Z", "rows": day} for day in (1, 2)]
+    answer_with(tab.page, "**/druid/v2/sql", times)
+    found = {"found": 1, "datasources": [{"name": name}]}
+    answer_with(tab.page, "**/penstock/v1/datasources?search=*", found)
+    world = parts.world
+    world.until(lambda: any(name in task for task in world.peons))
+    (task,) = (task for task in world.peons if name in task)
+    world.runs(task)
+    world.end(task)
+    tab.shows(f"3 rows of {name} can be queried")
+    expect(tab.page.get_by_role("img", name=f"rows of {name} over time")).to_be_visible()
     assert violations(tab) == []
     assert tab.page.evaluate("document.documentElement.scrollWidth") <= 390
     tab.close()

@@ -767,7 +767,7 @@ def test_sql_is_accessible(browser: Browser, address: str, theme: str) -> None:
     made.shows("12,345 rows")
     made.page.get_by_text("earlier statements").click()
     assert violations(made) == []
-    for view in ("heat map", "numbers", "bars"):
+    for view in ("heat map", "numbers", "bars", "chart"):
         made.page.get_by_role("button", name="run", exact=True).click()
         made.page.get_by_role("button", name=re.compile(f"^{view}$")).click()
         assert violations(made) == []

@@ -83,8 +83,8 @@ class RuleRoutes:
             if given:
                 check_name(name, DATASOURCE, place="datasource")
                 _check_tiers(given)
-            self._store.rules.put(name, given, author=author, comment=comment)
-            return JsonResponse(given)
+            row = self._store.rules.put(name, given, author=author, comment=comment)
+            return JsonResponse(list(row.rules))  # as it is read, so that texts can be compared
 
         return await run_in_threadpool(store)
 

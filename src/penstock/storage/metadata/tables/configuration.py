@@ -18,7 +18,7 @@ from sqlalchemy import Connection, delete, insert, select
 
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.config_values import find_value, set_value
-from penstock.storage.metadata.payloads import JsonObject
+from penstock.storage.metadata.payloads import JsonObject, dump_list, load_list
 from penstock.storage.metadata.revision import take_turn
 from penstock.storage.metadata.row_mapper import AUDIT, RULES
 from penstock.storage.metadata.rows.cluster import AuditRow, RuleRow
@@ -133,8 +133,13 @@ class RetentionRules:
     def put(
         self, datasource: str, rules: Sequence[JsonObject], *, author: str = "", comment: str = ""
     ) -> RuleRow:
-        """Set the rules of a datasource, in order; with an empty list only `_default` applies."""
-        row = RuleRow(datasource, tuple(rules), self._database.now_ms())
+        """Set the rules of a datasource, in order; with an empty list only `_default` applies.
+
+        Returns:
+            The rules as `every` returns them, with their fields in the same order.
+        """
+        stored = tuple(load_list(dump_list(rules)))
+        row = RuleRow(datasource, stored, self._database.now_ms())
         table = schema.rules
 
         def work(connection: Connection) -> RuleRow:
