@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import parse_qs, urlsplit
 
-from playwright.sync_api import Browser, BrowserContext, expect
+import httpx
+from playwright.sync_api import Browser, BrowserContext, Route, expect
 
 from tests.kits.browser_kit import TIMEOUT_MS, Refusal, Tab
 
@@ -103,6 +106,32 @@ class Console(Tab):
                 editor.press("Enter")
             editor.press_sequentially(line)
             editor.press("Escape")  # closes the completion, which the next line would accept
+
+    def cut_stream(self) -> list[Route]:
+        """End the first stream of events after an answer for each path, and hold later streams.
+
+        Returns:
+            The held requests, oldest first; the list grows.
+        """
+        held: list[Route] = []
+        is_cut = False
+
+        def answer(route: Route) -> None:
+            nonlocal is_cut
+            if is_cut:
+                held.append(route)
+                return
+            is_cut = True
+            events = []
+            watched = parse_qs(urlsplit(route.request.url).query)["watch"]
+            for number, path in enumerate(watched):
+                found = httpx.get(self.address + path)
+                event = {"watch": number, "status": found.status_code, "body": found.json()}
+                events.append(f"data: {json.dumps(event)}\n\n")
+            route.fulfill(body="".join(events), content_type="text/event-stream")
+
+        self.page.route("**/penstock/v1/live?**", answer)
+        return held
 
     def expect(self, method: str, status: int, path: str, reason: str) -> None:
         """Expect answers with an error that only this test provokes; `path` is a pattern."""

@@ -19,6 +19,7 @@ import httpx
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute
+from starlette.types import ASGIApp
 
 from penstock.core.access.access_control import AccessControl
 from penstock.core.errors import NotFound, Unavailable
@@ -369,7 +370,7 @@ class OverlordWorld:
 
 
 @contextmanager
-def served(world: OverlordWorld, app: Starlette | None = None) -> Iterator[HostPort]:
+def served(world: OverlordWorld, app: ASGIApp | None = None) -> Iterator[HostPort]:
     """The overlord of a world on a port; gives its address."""
     listener = listen(HostPort("127.0.0.1", 0), "--http")
     server = HttpServer(app or world.app, listener)

@@ -21,7 +21,7 @@ from penstock.services.api.asgi import application
 from penstock.services.api.flow import FlowRoutes
 from penstock.services.api.live_answers import LiveAnswers
 from penstock.services.api.login import LoginRoutes
-from penstock.services.api.static_pages import ConsoleRoutes
+from penstock.services.api.static_pages import FRONT_PAGE, ConsoleRoutes, ManualRoutes
 from penstock.services.host.login_links import new_login_link
 from penstock.services.host.process import listen
 from penstock.services.http_server import HttpServer
@@ -238,6 +238,30 @@ def test_numbers_change_while_the_page_is_open(console: Console, penstock: Local
     expect(console.page.locator(".connection")).to_contain_text("live")
 
 
+def test_a_stream_that_is_cut_alone_is_resumed(console: Console, penstock: LocalPenstock) -> None:
+    """A number that changes meanwhile is shown, although the server answers all the time."""
+    penstock.create_topic("cut", "c")
+    penstock.publish("cut", b"1")
+    held = console.cut_stream()
+    console.open("topics/cut")
+    channels = console.page.get_by_role("region", name="channels")
+    waiting = channels.locator("tbody tr td").nth(2)
+    expect(waiting).to_have_text("1")
+    connection = console.page.locator(".connection")
+    expect(connection).to_contain_text("connecting")
+    penstock.publish("cut", b"2", b"3")
+    # The page works without it.
+    console.page.get_by_role("button", name="pause the channel c", exact=True).click()
+    console.page.get_by_role("button", name="read", exact=True).click()
+    expect(console.page.locator(".message")).to_have_count(3)
+    expect(waiting).to_have_text("1")
+    [stream] = held
+    stream.continue_()
+    expect(connection).to_contain_text("live")
+    expect(waiting).to_have_text("3")
+    expect(channels).to_contain_text("paused")
+
+
 def test_a_running_query_is_listed_and_cancelled(console: Console) -> None:
     console.open("sql")
     console.shows("No query runs")
@@ -373,10 +397,12 @@ class GuardedPort:
         self.flow = opened(folder / "flow")
         self.flow.apply(read_flow(large_flow(300).encode()).flow)
         self.live = LiveAnswers()
+        self.site = folder / "site"
         routes = [
             *ConsoleRoutes().routes(),
             *LoginRoutes().routes(),
             *self.live.routes(),
+            *ManualRoutes(self.site).routes(),
             *FlowRoutes(lambda: self.flow, SystemClock()).routes(),
         ]
         app = application(routes, access=self.kit.control, accepts_sessions=True)
@@ -431,6 +457,15 @@ def test_a_browser_logs_in_and_out(visitor: Console, guarded: GuardedPort) -> No
     statement.press("x")
     other.goto("about:blank")
     assert "second" not in kept_by(visitor)
+    # The manual needs no login.
+    manual = visitor.page.get_by_role("link", name="Manual", exact=True)
+    manual.click()
+    visitor.shows("this installation has no manual")
+    guarded.site.mkdir()
+    (guarded.site / FRONT_PAGE).write_text("<!doctype html><title>The manual</title>")
+    manual.click()
+    visitor.page.wait_for_url(f"{guarded.url}/docs/")
+    expect(visitor.page).to_have_title("The manual")
 
 
 def kept_by(visitor: Console) -> str:
@@ -446,7 +481,10 @@ def test_a_large_flow_is_drawn_by_groups(visitor: Console, guarded: GuardedPort)
     visitor.shows("group of 100")
     nodes = visitor.page.locator(".graph .node")
     expect(nodes).to_have_count(3)
-    nodes.filter(has_text="G1").click()
+    visitor.page.reload()
+    expect(nodes).to_have_count(3)
+    walk_by_keyboard(visitor)
+    nodes.filter(has_text="G1").press("Enter")
     expect(nodes).to_have_count(102)
     visitor.page.get_by_label("find a component").fill("G2/P7")
     visitor.page.get_by_role("link", name="G2/P70", exact=True).click()
@@ -454,6 +492,40 @@ def test_a_large_flow_is_drawn_by_groups(visitor: Console, guarded: GuardedPort)
     expect(visitor.page.get_by_role("heading", name="G2/P70")).to_be_visible()
     visitor.page.get_by_role("button", name="close G1").click()
     expect(nodes).to_have_count(3)
+
+
+def walk_by_keyboard(visitor: Console) -> None:
+    """Go from the start of the page into its content, and through all that acts there."""
+    page = visitor.page
+    page.keyboard.press("Tab")
+    skip = page.get_by_role("link", name="skip to the content")
+    expect(skip).to_be_focused()
+    expect(skip).to_be_in_viewport()
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+    acting = page.locator(
+        "main :is(a[href], button:enabled, input, select, [tabindex='0']):visible"
+    )
+    count = acting.count()
+    for number in range(count):
+        page.keyboard.press("Tab")
+        expect(acting.nth(number)).to_be_focused()
+    assert count > 10
+    page.keyboard.press("Shift+Tab")
+    expect(acting.nth(count - 2)).to_be_focused()
+
+
+def test_no_page_allows_inline_scripts_and_styles(guarded: GuardedPort) -> None:
+    page = httpx.get(guarded.url)
+    scripts = re.findall('<script [^>]*src="([^"]+)"', page.text)
+    assert scripts
+    for answer in (page, *(httpx.get(f"{guarded.url}/{one}") for one in scripts)):
+        assert answer.status_code == 200
+        policy = answer.headers["content-security-policy"]
+        assert "unsafe" not in policy
+        allowed = dict(one.split(" ", 1) for one in policy.split("; "))
+        assert allowed["default-src"] == "'none'"
+        assert allowed["script-src"] == allowed["style-src"] == "'self'"
 
 
 @pytest.fixture(scope="module")

@@ -527,7 +527,7 @@ def test_sums_leave_out_hidden_segments(console: Console, world: OverlordWorld) 
 
 
 def test_segments_of_an_interval_are_marked_and_compacted(
-    datasource: Console, world: OverlordWorld
+    browser: Browser, address: str, datasource: Console, world: OverlordWorld
 ) -> None:
     page = datasource.page
     page.get_by_label("interval", exact=True).fill("2026-01-02/2026-01-09")
@@ -550,12 +550,22 @@ def test_segments_of_an_interval_are_marked_and_compacted(
     confirm(page, "mark unused")
     expect(last).to_contain_text("unused")
     # A task is stopped in one tab, and again in another that has not heard of it.
+    other = Console(browser, address)
+    other.cut_stream()
+    other.open(f"tasks/{name}")
+    expect(other.page.get_by_role("button", name=f"stop {name}")).to_be_visible()
     datasource.open(f"tasks/{name}")
     press(page, f"stop {name}")
     expect(page.get_by_role("dialog")).to_contain_text("visible to queries")
     confirm(page, "stop")
     datasource.shows("failed")
     expect(page.get_by_role("button", name=f"stop {name}")).to_have_count(0)
+    press(other.page, f"stop {name}")
+    confirm(other.page, "stop")
+    other.shows("it is being stopped")
+    other.close()
+    ended = world.api.get(f"/druid/indexer/v1/task/{name}/status").json()["status"]
+    assert ended["statusCode"] == "FAILED"
 
 
 def test_segments_and_the_task_that_published_them_lead_to_each_other(

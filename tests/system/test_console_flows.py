@@ -102,6 +102,20 @@ def test_a_processor_that_hangs_is_terminated(console: Console) -> None:
     button(dialog, "terminate").click()
     expect(own).to_contain_text("1 component terminated")
     expect(own.locator(".state")).to_contain_text("stopped")
+    # The same for everything: of seven that were started and stopped, one hangs.
+    graph = card(console, "Graph")
+    button(graph, "start the whole flow").click()
+    expect(graph).to_contain_text("7 components started")
+    expect(own.locator(".figure", has_text="running now").locator("dd")).to_have_text("1")
+    button(graph, "stop the whole flow").click()
+    expect(graph.get_by_role("alert")).to_contain_text("Hang did not stop")
+    expect(own.locator(".state")).to_contain_text("stopping")
+    button(graph, "terminate the whole flow").click()
+    dialog = confirm(console, "terminate")
+    expect(dialog).to_contain_text("Terminate the whole flow?")
+    button(dialog, "terminate").click()
+    expect(graph).to_contain_text("1 component terminated")
+    expect(own.locator(".state")).to_contain_text("stopped")
 
 
 def test_a_group_and_everything_run(console: Console, shop: ServedFlow) -> None:
@@ -110,9 +124,17 @@ def test_a_group_and_everything_run(console: Console, shop: ServedFlow) -> None:
     button(console.page.locator("main"), f"close {MARKUP}").click()
     node(console, "group of 2").click()
     own = card(console, f"Group {MARKUP}")
+    button(own, "close").click()
+    expect(node(console, "group of 2")).to_be_visible()
+    expect(node(console, "Two")).to_have_count(0)
+    button(own, "open").click()
+    expect(node(console, "Two")).to_be_visible()
     button(own, f"start the group {MARKUP}").click()
     expect(own).to_contain_text("2 components started")
     expect(node(console, "One")).to_contain_text("FlowFiles/s")
+    button(own, f"stop the group {MARKUP}").click()
+    expect(own).to_contain_text("2 components stopped")
+    expect(node(console, "One")).to_contain_text("stopped")
     graph = card(console, "Graph")
     button(graph, "stop the whole flow").click()
     expect(graph).to_contain_text("7 components stopped")
@@ -191,7 +213,7 @@ def test_an_error_in_a_closed_group_stands_at_the_group(console: Console, shop: 
 
 def test_a_definition_has_its_firings_and_no_secret(console: Console) -> None:
     console.open("flow")
-    node(console, "Make").click()
+    node(console, "Make").press("Enter")
     own = card(console, "Make")
     expect(own).to_contain_text(f"Makes {MARKUP}")
     expect(own).to_contain_text("It would fire at")
@@ -239,13 +261,20 @@ def test_flowfiles_are_read_and_dropped(console: Console, shop: ServedFlow) -> N
     expect(content).to_contain_text("00000000  00 01 02 03")
     button(own, "next part").click()
     expect(content).to_contain_text("00010000  00 01 02 03")
+    button(own, "previous part").click()
+    expect(content).to_contain_text("00000000  00 01 02 03")
+    expect(button(own, "previous part")).to_be_disabled()
     with console.page.expect_download() as found:
         own.get_by_role("button", name=re.compile("download")).click()
     assert Path(found.value.path()).read_bytes() == BINARY
     assert found.value.suggested_filename == "binary"
     rows.filter(has_text="lines.json").get_by_role("button").click()
     button(own, "JSON").click()
-    expect(content).to_contain_text('"page": "<b>"')
+    expect(content).to_contain_text('{ "page": "<b>" }')
+    button(own, "text").click()
+    expect(content).to_have_text('{"page": "/1"} {"page": "<b>"}')
+    button(own, "hex").click()
+    expect(content).to_contain_text("00000000  7b 22 70 61")
     rows.filter(has_text="filename=<img").get_by_role("button").click()
     expect(content).to_have_text(MARKUP)
     button(own, "all 67,200 characters").click()
@@ -353,6 +382,8 @@ def test_a_hundred_open_groups_have_a_short_address(browser: Browser, tmp_path: 
     nodes.filter(has_text="group of 1").click()
     expect(nodes.filter(has_text="Made")).to_have_count(100)
     assert max(map(len, console.requests)) < ADDRESS_CHARACTERS_MAX
+    button(card(console, "Graph"), "run once the whole flow").click()
+    expect(card(console, "Graph")).to_contain_text("100 components ran once")
     console.close()
     served.close()
 
@@ -371,7 +402,10 @@ def replace_yaml(console: Console, old: str, new: str) -> None:
 
 
 def test_yaml_is_checked_compared_and_applied(console: Console, shop: ServedFlow) -> None:
-    console.open("flow?view=yaml")
+    console.open("flow")
+    shown = button(card(console, "Graph"), "YAML")
+    shown.click()
+    expect(shown).to_have_attribute("aria-pressed", "true")
     own = card(console, "YAML of shop")
     expect(own).to_contain_text("this is what runs")
     expect(button(own, "apply the YAML")).to_be_disabled()
@@ -379,12 +413,34 @@ def test_yaml_is_checked_compared_and_applied(console: Console, shop: ServedFlow
     expect(own).to_contain_text("1 problem")
     expect(own.get_by_role("list", name="problems of the YAML")).to_contain_text("Refuse")
     expect(own.locator(".cm-error")).to_have_count(1)
-    replace_yaml(console, "type: Refuse", "type: Refuses")
+    # The problem leads to its line, which is corrected there.
+    yaml(console).press("Control+Home")
+    own.get_by_role("button", name=re.compile("^line [0-9]+$")).click()
+    for key in ("End", "Home", "Shift+End"):
+        console.page.keyboard.press(key)
+    console.page.keyboard.insert_text("type: Refuses")
     expect(own).to_contain_text("this is what runs")
     replace_yaml(console, "penalty_duration: 1 h", "penalty_duration: 2 h")
     difference = own.get_by_label("difference to what runs")
     expect(difference).to_contain_text("penalty_duration: '1 h' → '2 h'")
     assert shop.flow.applied.flow.processors["Refuse"].penalty_duration == "1 h"
+    # What was written is given up for what runs, after a question.
+    button(own, "load what runs").click()
+    dialog = confirm(console, "load what runs")
+    expect(dialog).to_contain_text("What you have written here is replaced")
+    button(dialog, "cancel").click()
+    expect(own.locator(".cm-line", has_text="penalty_duration: 2 h")).to_be_visible()
+    button(own, "load what runs").click()
+    button(confirm(console, "load what runs"), "load what runs").click()
+    expect(own.locator(".cm-line", has_text="penalty_duration: 1 h")).to_be_visible()
+    expect(difference).to_have_count(0)
+    expect(button(own, "load what runs")).to_be_disabled()
+    # What is written stays while the text is hidden.
+    replace_yaml(console, "penalty_duration: 1 h", "penalty_duration: 2 h")
+    shown.click()
+    expect(own).to_have_count(0)
+    shown.click()
+    expect(difference).to_contain_text("penalty_duration: '1 h' → '2 h'")
     before = shop.flow.applied.revision
     button(own, "apply the YAML").click()
     dialog = confirm(console, "apply")
@@ -499,6 +555,13 @@ def test_a_layout_is_made_once_and_within_the_picture(browser: Browser, shop: Se
         button(console.page.locator("main"), f"{act} {MARKUP}").click()
         expect(console.page.locator(".graph .node")).to_have_count(nodes)
     assert console.page.evaluate("window.layouts") == 2
+    # With a low threshold, FlowFiles are swapped to disk.
+    shop.apply(FLOW.replace("to: Refuse}", "to: Refuse, swap_threshold: 2}"))
+    expect(waiting).to_contain_text("▼")
+    expect(waiting).to_have_accessible_name(re.compile("[1-9] on disk"))
+    waiting.click()
+    swapped = card(console, QUEUE).locator(".figure", has_text="swapped to disk").locator("dd")
+    expect(swapped).to_have_text(re.compile("^[1-9] · .* in [1-9] files?$"))
     console.close()
 
 

@@ -32,6 +32,7 @@ from tests.harness.access_kit import with_token
 from tests.harness.event_kit import KeptEvents
 from tests.kits.browser_kit import TIMEOUT_MS, started_browser
 from tests.kits.console_kit import HOSTILE, Console, violations
+from tests.kits.flow_console_kit import ProxiedApp
 
 pytestmark = pytest.mark.system
 
@@ -226,8 +227,13 @@ class StubSql:
 REFUSED = "user:x may not read system:status"
 
 
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
+@contextmanager
+def served_sql(below: str = "") -> Iterator[str]:
+    """The console over SQL; gives its address.
+
+    Args:
+        below: Path of a proxy below which it is served; empty: there is no proxy.
+    """
     live = LiveAnswers()
     routes = [
         *ConsoleRoutes().routes(),
@@ -236,11 +242,17 @@ def address() -> Iterator[str]:
         *SqlRoutes(StubSql(), MetricRegistry(), KeptEvents(), SystemClock()).routes(),
     ]
     app = application(routes, access=with_token(None))
-    server = HttpServer(app, listen(HostPort("127.0.0.1", 0), "--http"))
+    server = HttpServer(ProxiedApp(app, below), listen(HostPort("127.0.0.1", 0), "--http"))
     server.start()
-    yield f"http://127.0.0.1:{server.port}"
+    yield f"http://127.0.0.1:{server.port}{below}"
     live.close()
     server.stop()
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with served_sql() as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
@@ -746,6 +758,20 @@ def test_a_plan_is_a_tree_with_rows_and_times(console: Console) -> None:
     expect(plan.get_by_role("meter")).to_have_count(1)
     console.page.get_by_role("button", name="table", exact=True).click()
     expect(console.page.get_by_role("region", name="rows")).to_contain_text("HashAggregate")
+
+
+def test_statements_are_answered_below_a_path_of_a_proxy(browser: Browser) -> None:
+    with served_sql("/below/a/path") as url:
+        console = Console(browser, url)
+        answer_live(console)
+        console.open("sql")
+        console.write("SELECT 1")
+        console.page.get_by_role("button", name="run", exact=True).click()
+        expect(console.page.get_by_role("region", name="rows")).to_contain_text(HOSTILE)
+        paths = {urlsplit(one).path for one in console.requests}
+        assert "/below/a/path/druid/v2/sql" in paths
+        assert {one for one in paths if not one.startswith("/below/a/path/")} == set()
+        console.context.close()
 
 
 def test_errors_are_marked_at_their_place(console: Console) -> None:

@@ -159,10 +159,22 @@ def test_a_topic_and_a_channel_are_made_paused_emptied_and_deleted(
 
     press(console, "pause the topic made")
     expect(console.page.get_by_role("button", name="unpause the topic made")).to_be_visible()
+    press(console, "unpause the topic made")
+    expect(
+        console.page.get_by_role("button", name="pause the topic made", exact=True)
+    ).to_be_visible()
+    assert not topic.paused
     press(console, "empty the topic made")
     confirm(console, "Delete all messages of the topic made?", "3 messages")
     console.shows("emptied")
     assert topics.stored("made") == []
+    # Escape answers no, and gives the focus back.
+    press(console, "delete the topic made")
+    expect(console.page.get_by_role("dialog")).to_be_visible()
+    console.page.keyboard.press("Escape")
+    expect(console.page.get_by_role("dialog")).to_have_count(0)
+    expect(console.page.get_by_role("button", name="delete the topic made")).to_be_focused()
+    assert topics.broker.server.broker.topics.get("made") is topic
     press(console, "delete the topic made")
     confirm(console, "Delete the topic made?", "0 channels with 0 consumers")
     console.shows("There is no topic made")
@@ -201,6 +213,13 @@ def test_a_message_is_published(console: Console, topics: ServedTopics) -> None:
     assert topics.stored("sent") == ['{"a": "ä"}'.encode()]
     press(console, "read")
     expect(messages(console)).to_contain_text("deferred until 20")
+    # Not only JSON.
+    text.fill("{broken")
+    console.page.get_by_label("only if it is valid JSON").uncheck()
+    console.page.get_by_label(re.compile("deliver after")).fill("")
+    press(console, "publish to sent")
+    console.shows("published at offset 1 of stream partition 0")
+    assert topics.stored("sent")[1:] == [b"{broken"]
 
 
 def test_a_channel_is_replayed(console: Console, topics: ServedTopics) -> None:
@@ -209,7 +228,8 @@ def test_a_channel_is_replayed(console: Console, topics: ServedTopics) -> None:
     topics.broker.ask("POST", "/channel/empty?topic=again&channel=c")
     console.open("topics/again")
     console.page.get_by_text("replay a channel").click()
-    console.page.get_by_role("combobox", name="to", exact=True).select_option("offset")
+    place = console.page.get_by_role("combobox", name="to", exact=True)
+    place.select_option("offset")
     console.page.get_by_label("offset", exact=True).fill("1")
     press(console, "replay the channel c")
     confirm(
@@ -221,6 +241,23 @@ def test_a_channel_is_replayed(console: Console, topics: ServedTopics) -> None:
     press(console, "replay the channel c")
     confirm(console, "use 0 to 3")
     expect(console.page.get_by_role("alert").last).to_contain_text("use 0 to 3")
+    channel = topics.broker.server.broker.topics.get("again").channels["c"]
+    for chosen, repeated, skipped, offset in (
+        ("beginning", 1, 0, 0),
+        ("end", 0, 3, 3),
+        ("timestamp", 3, 0, 0),
+    ):
+        place.select_option(chosen)
+        if chosen == "timestamp":
+            console.page.get_by_label("time in UTC", exact=True).fill("2000-01-01T00:00:00")
+        press(console, "replay the channel c")
+        confirm(
+            console,
+            f"{repeated} message{'' if repeated == 1 else 's'} that it has finished will come",
+            f"{skipped} messages that it has not finished will be skipped",
+        )
+        console.shows(f"c continues at offset {offset}")
+        assert channel.counts().fresh == 3 - offset
 
 
 @pytest.fixture(scope="module")
@@ -311,6 +348,12 @@ def test_messages_are_those_of_the_chosen_partition(console: Console, topics: Se
             path = f"/pub?topic=parted&partition={partition}"
             assert topics.broker.ask("POST", path, b"%d of %d" % (at, partition)).status == 200
     console.open("topics/parted")
+    press(console, "read")
+    expect(messages(console)).to_have_count(50)
+    press(console, "next messages")
+    expect(messages(console)).to_have_count(10)
+    expect(messages(console).first).to_contain_text("50 of 0")
+    expect(console.page.get_by_role("button", name="next messages")).to_have_count(0)
     press(console, "read")
     expect(messages(console)).to_have_count(50)
     console.page.get_by_role("combobox", name="partition", exact=True).select_option("1")
@@ -411,6 +454,11 @@ def test_dead_letters_are_redriven(console: Console, topics: ServedTopics) -> No
         link = first.get_by_role("link", name=name, exact=True)
         expect(link).to_have_attribute("href", place)
     first.get_by_role("button", name="edit the dead letter").click()
+    first.get_by_label("changed message").fill("given up")
+    first.get_by_role("button", name="do not change").click()
+    expect(first.get_by_label("changed message")).to_have_count(0)
+    first.get_by_role("button", name="edit the dead letter").click()
+    expect(first.get_by_label("changed message")).to_have_value('{"order": 0, "page": "/0"}')
     first.get_by_label("changed message").fill("repaired")
     first.get_by_role("button", name="redrive changed").click()
     confirm(console, "offset 0 of orders.dead-letter")
@@ -482,6 +530,16 @@ def test_messages_of_unknown_origin_are_published_after_the_topic_is_named_twice
     confirm(console, "1 to target")
     expect(console.page.get_by_text("redriven: 1 to target; 1 were before")).to_be_visible()
     assert topics.stored("target")[1:] == [b"plain"]
+    # One letter, to a topic of its own.
+    topics.create("elsewhere")
+    topics.publish("old.dead-letter", letter(2, "old"))
+    press(console, "newest")
+    expect(messages(console)).to_have_count(3)
+    newest = messages(console).first
+    newest.get_by_label("to another topic").fill("elsewhere")
+    newest.get_by_role("button", name="redrive the dead letter").click()
+    expect(newest.locator("header")).to_contain_text("redriven")
+    assert topics.stored("elsewhere") == [b'{"order": 2, "page": "/2"}']
 
 
 def test_two_tabs_redrive_each_once(
