@@ -146,7 +146,7 @@ def test_sizes_of_many_segments_are_added_up_seldom(world: World) -> None:
     world.publish("a", 5)
     world.added.takes_s = 2
     world.page()
-    # The first time, which reads all, is no reason to wait.
+    # The first sums read everything, so the time that they take does not delay later ones.
     world.publish("a", 6)
     assert world.page()[0]["bytes"] == 200
     world.publish("a", 7)

@@ -448,7 +448,7 @@ def test_tabs_are_kept_and_a_link_opens_one(console: Console) -> None:
 
 
 def texts_of_tabs(console: Console, number: int) -> set[str]:
-    """The statements of all tabs, once there are so many."""
+    """Wait for a number of tabs, and return their statements."""
     tabs = console.page.get_by_role("tab")
     expect(tabs).to_have_count(number)
     return set(tabs.evaluate_all("tabs => tabs.map(tab => tab.title)"))
@@ -467,7 +467,7 @@ KEPT = """([number, limitMs]) => new Promise((done, failed) => {
 
 
 def await_kept(console: Console, number: int) -> None:
-    """Wait until the browser keeps so many tabs: a page sees changes of another one later."""
+    """Wait until the browser keeps a number of tabs: a page sees changes of another one later."""
     console.page.evaluate(KEPT, [number, TIMEOUT_MS])
 
 
